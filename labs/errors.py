@@ -1,0 +1,46 @@
+"""Errors that teach: what was given, why not, what to try."""
+
+from __future__ import annotations
+
+import difflib
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+class ConfigError(ValueError):
+    """A description of a run that cannot be carried out; the text is one sentence a problem."""
+
+
+class FriendlyModel(BaseModel):
+    """A frozen pydantic model that refuses unknown fields and answers bad values in sentences."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    def __init__(self, **data):
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            sentences = [_sentence(problem, type(self)) for problem in error.errors()]
+            raise ConfigError("; ".join(dict.fromkeys(sentences))) from None
+
+    def replace(self, **changes):
+        """Return a copy with some fields changed, validated again.
+
+        Raises ConfigError as the constructor does.
+        """
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self)(**{**given, **changes})
+
+
+def _sentence(problem: dict, model: type[BaseModel]) -> str:
+    """Turn one pydantic problem into a sentence: field, value given, reason."""
+    field = ".".join(str(part) for part in problem["loc"] if not str(part).startswith("function-"))
+    if problem["type"] == "value_error":  # raised by our own validators: already a sentence
+        return str(problem["ctx"]["error"])
+    if problem["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(field, model.model_fields, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the known fields are {', '.join(model.model_fields)}"
+        return f"{model.__name__} has no field {field!r}; {hint}"
+    reason = problem["msg"][0].lower() + problem["msg"][1:]
+    reason = reason.removeprefix("input ")
+    return f"{field}={problem['input']!r} is refused: it {reason}"

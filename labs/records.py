@@ -1,0 +1,161 @@
+"""The only data that leaves a rank. Frozen, JSON in, JSON out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from labs.config import ModelTrainingConfig
+
+STATES = ("parameters", "gradients", "optimizer", "master_weights", "activations", "buffers")
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One optimizer step as every rank sees it: mean loss over the global batch, global gradient norm before clipping."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    layer_grad_norms: dict[str, float]
+    learning_rate: float
+    seconds: float
+    communication_seconds: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class EvalRecord:
+    """Validation loss after a step beside the unigram (text) or majority-class (table) baseline, both mean nats."""
+
+    step: int
+    validation_loss: float
+    baseline_loss: float
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    predicted_bytes: int
+    measured_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryRecord:
+    """Bytes that one rank holds, by state (keys: STATES), and the peak of parameter bytes that were live at once."""
+
+    states: dict[str, StateBytes]
+    peak_parameters: StateBytes
+
+
+@dataclass(frozen=True)
+class TrafficRecord:
+    """Bytes of one rank on the wire over all training steps; set-up, metrics and evaluation are not counted.
+
+    `predicted_bytes` is what gloo should send, `theory_bytes` what an ideal ring would. `sent_bytes` and
+    `received_bytes` come from the kernel's counters of the rank's sockets; None where the system has none.
+    """
+
+    sent_bytes: int | None
+    received_bytes: int | None
+    predicted_bytes: int
+    theory_bytes: int
+    collectives: dict[str, int]
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """What one rank returns from a run."""
+
+    rank: int
+    steps: tuple[StepRecord, ...]
+    evals: tuple[EvalRecord, ...]
+    memory: MemoryRecord
+    traffic: TrafficRecord
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run: its description and the records of every rank."""
+
+    config: ModelTrainingConfig
+    ranks: tuple[RankRecord, ...]
+    startup_seconds: float
+    started_at: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_ranks(cls, config, values, startup_seconds: float, **more) -> RunResult:
+        """Collect the RankRecord of every rank, in order of rank."""
+        return cls(config, tuple(values), startup_seconds, **more)
+
+    @property
+    def steps(self) -> tuple[StepRecord, ...]:
+        """Steps as rank 0 saw them; the laws in tests/ hold that every rank saw the same."""
+        return self.ranks[0].steps
+
+    @property
+    def evals(self) -> tuple[EvalRecord, ...]:
+        return self.ranks[0].evals
+
+    @property
+    def losses(self) -> list[float]:
+        return [step.loss for step in self.steps]
+
+    @property
+    def grad_norms(self) -> list[float]:
+        return [step.grad_norm for step in self.steps]
+
+    @property
+    def steps_per_second(self) -> float:
+        """Steps over their summed seconds, the first step left out where there are others (it warms up)."""
+        counted = self.steps[1:] or self.steps
+        return len(counted) / sum(step.seconds for step in counted)
+
+    def to_dict(self) -> dict:
+        """Return the contract of `python -m labs train --json`, plus `ranks`, from which `from_dict` rebuilds the run."""
+        return {
+            "config": self.config.model_dump(),
+            "losses": self.losses,
+            "grad_norms": self.grad_norms,
+            "eval": [asdict(record) for record in self.evals],
+            "memory": [{name: asdict(state) for name, state in rank.memory.states.items()} for rank in self.ranks],
+            "traffic": [asdict(rank.traffic) for rank in self.ranks],
+            "startup_seconds": self.startup_seconds,
+            "steps_per_second": self.steps_per_second,
+            "started_at": self.started_at,
+            "versions": self.versions,
+            "ranks": [asdict(rank) for rank in self.ranks],
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict) -> RunResult:
+        """Rebuild a run from `to_dict()`. Raises KeyError for a missing part, ConfigError for a bad config."""
+        ranks = tuple(_rank_from_dict(rank) for rank in data["ranks"])
+        config = ModelTrainingConfig(**data["config"])
+        return cls(config, ranks, data["startup_seconds"], data.get("started_at", ""), data.get("versions", {}))
+
+    def save(self, path) -> Path:
+        """Write the run as JSON and return the path."""
+        path = Path(path)
+        path.write_text(json.dumps(self.to_dict(), indent=1))
+        return path
+
+    @classmethod
+    def load(cls, path) -> RunResult:
+        """Read a run written by `save`."""
+        return cls.from_dict(json.loads(Path(path).read_text()))
+
+
+def _rank_from_dict(data: dict) -> RankRecord:
+    memory = data["memory"]
+    return RankRecord(
+        rank=data["rank"],
+        steps=tuple(StepRecord(**step) for step in data["steps"]),
+        evals=tuple(EvalRecord(**record) for record in data["evals"]),
+        memory=MemoryRecord(
+            states={name: StateBytes(**state) for name, state in memory["states"].items()},
+            peak_parameters=StateBytes(**memory["peak_parameters"]),
+        ),
+        traffic=TrafficRecord(**data["traffic"]),
+    )

@@ -1,0 +1,1 @@
+"""One engine a file, all behind the contract of `base.py`."""
