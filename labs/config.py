@@ -47,7 +47,7 @@ class ModelTrainingConfig(FriendlyModel):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, given):
-        """What a field implies for others that were not given: `single` one rank, a table its mlp, few steps less warm-up."""
+        """Fill what a given field implies: `single` means one rank, a table its mlp, few steps a short warm-up."""
         given = dict(given)
         if given.get("strategy") == "single":
             given.setdefault("world_size", 1)
@@ -127,7 +127,8 @@ def _offload_problem(config: ModelTrainingConfig) -> str | None:
 def _data_problem(config: ModelTrainingConfig) -> str | None:
     kind = "gpt" if config.data == "text" else "mlp"
     if config.model.kind != kind:
-        return f"data {config.data!r} needs a model of kind {kind!r}, not {config.model.kind!r}; try ModelSpec(kind={kind!r})"
+        given = config.model.kind
+        return f"data {config.data!r} needs a model of kind {kind!r}, not {given!r}; try ModelSpec(kind={kind!r})"
     if kind == "mlp":
         _, features, classes = TABLES[config.data]
         if (config.model.num_features, config.model.num_classes) != (features, classes):

@@ -13,7 +13,7 @@ STATES = ("parameters", "gradients", "optimizer", "master_weights", "activations
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One optimizer step as every rank sees it: mean loss over the global batch, global gradient norm before clipping."""
+    """One optimizer step: mean loss [nats] over the global batch, global gradient norm before clipping."""
 
     step: int
     loss: float
@@ -113,7 +113,7 @@ class RunResult:
         return len(counted) / sum(step.seconds for step in counted)
 
     def to_dict(self) -> dict:
-        """Return the contract of `python -m labs train --json`, plus `ranks`, from which `from_dict` rebuilds the run."""
+        """Return the object that `python -m labs train --json` prints; `from_dict` rebuilds the run from its `ranks`."""
         return {
             "config": self.config.model_dump(),
             "losses": self.losses,

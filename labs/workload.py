@@ -20,7 +20,7 @@ def build_model(spec: ModelSpec, seed: int = 0) -> nn.Module:
 
 
 def initialise(model: nn.Module, spec: ModelSpec) -> None:
-    """Draw matrices from N(0, 0.02 x init_scale) for gpt and N(0, init_scale / sqrt(inputs)) for mlp; biases are zero."""
+    """Draw matrices with standard deviation 0.02 (gpt) or 1/sqrt(inputs) (mlp), times init_scale; biases are zero."""
     for module in model.modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
             std = 0.02 if spec.kind == "gpt" else module.weight.shape[1] ** -0.5
@@ -81,6 +81,8 @@ class TinyGPT(nn.Module):
 
     def __init__(self, spec: ModelSpec):
         super().__init__()
+        # Embeddings are drawn small; scaling them and the logits back up lets Adam move the loss in tens of steps.
+        self.scale = spec.hidden_size**0.5
         self.token_embedding = nn.Embedding(spec.vocab_size, spec.hidden_size)
         self.position_embedding = nn.Embedding(spec.context, spec.hidden_size)
         self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.num_layers))
@@ -91,10 +93,10 @@ class TinyGPT(nn.Module):
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:  # [batch, seq] each -> []
         positions = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.token_embedding(tokens) + self.position_embedding(positions)  # [batch, seq, hidden]
+        x = (self.token_embedding(tokens) + self.position_embedding(positions)) * self.scale  # [batch, seq, hidden]
         for block in self.blocks:
             x = block(x)
-        logits = self.head(self.final_norm(x))  # [batch, seq, vocab]
+        logits = self.head(self.final_norm(x) * self.scale)  # [batch, seq, vocab]
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 

@@ -70,7 +70,7 @@ class Engine(ABC):
 
     @abstractmethod
     def held(self) -> dict[str, list[torch.Tensor]]:
-        """Return the tensors that this rank holds now, by state: parameters, gradients, optimizer, master_weights, buffers.
+        """Return the tensors that this rank holds now, by state (records.STATES without activations).
 
         `parameters` are the copy that computes, `master_weights` an fp32 copy beside it. Tensors of transient gathers
         are not listed; flat buffers are listed once, padding included.
@@ -78,7 +78,7 @@ class Engine(ABC):
 
     @abstractmethod
     def live_parameters(self) -> list[torch.Tensor]:
-        """Return every tensor that holds parameters for compute at this moment, gathered copies included (for the peak)."""
+        """Return every tensor that holds parameters for compute at this moment, gathered copies included."""
 
     @abstractmethod
     def full_parameters(self) -> dict[str, torch.Tensor]:
