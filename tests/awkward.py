@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from labs.spec import ParameterSpec
+from labs.spec import ParameterSpec, layer_of
 from labs.workload import CheckpointedBlock
 
 VOCAB, WIDTH, SEQ = 11, 6, 5  # nothing divides by 4, rows of the position table not even by 2
@@ -56,9 +56,9 @@ def build_awkward(seed: int = 0, twice: bool = True) -> AwkwardModel:
 
 def specs_of(model: nn.Module) -> tuple[ParameterSpec, ...]:
     """Describe the parameters of a built model in the words of the arithmetic."""
+    units = {name: layer_of(name) if name.startswith("blocks") else "root" for name, _ in model.named_parameters()}
     return tuple(
-        ParameterSpec(name, tuple(p.shape), ".".join(name.split(".")[:2]) if name.startswith("blocks") else "root", p.requires_grad)
-        for name, p in model.named_parameters()
+        ParameterSpec(name, tuple(p.shape), units[name], p.requires_grad) for name, p in model.named_parameters()
     )
 
 

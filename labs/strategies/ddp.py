@@ -20,7 +20,7 @@ class DDPEngine(SingleEngine):
 
     def __init__(self, model: nn.Module, config: ModelTrainingConfig):
         super().__init__(model, config)
-        # Gradients are views of the buckets, so they are held once; the buffers never change, so they need no broadcast.
+        # Gradients are views of the buckets, so they are held once. Buffers never change: no broadcast.
         self.model = DistributedDataParallel(model, gradient_as_bucket_view=True, broadcast_buffers=False)
 
     def forward_loss(self, batch):
@@ -32,5 +32,3 @@ class DDPEngine(SingleEngine):
         if dist.get_rank() == 0:  # the ranks hold the same numbers
             super().save(path)
         dist.barrier()
-
-

@@ -33,7 +33,7 @@ class FSDPEngine(Engine):
         for unit in (*model.blocks, model):
             fully_shard(unit, mesh=self.mesh, mp_policy=_precision(config), offload_policy=_offload(config))
         self.model = model
-        self.sharded = dict(model.named_parameters())  # DTensors; the model shows plain tensors while a unit is gathered
+        self.sharded = dict(model.named_parameters())  # the model itself shows plain tensors while a unit is gathered
         groups = parameter_groups(self.sharded, config.weight_decay)
         self.optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, fused=True, **ADAMW)
 
@@ -127,13 +127,11 @@ class FSDPEngine(Engine):
         model_state, optimizer_state = get_state_dict(self.model, self.optimizer)
         state = {"model": model_state, "optimizer": optimizer_state}
         dcp.load(state, checkpoint_id=path)
-        set_state_dict(
-            self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
-        )
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
 
 class HSDPEngine(FSDPEngine):
-    """Two copies of the model, each sharded over half of the ranks; gradients are also all-reduced between the copies."""
+    """Two copies of the model, each sharded over half of the ranks; gradients are all-reduced between the copies."""
 
     def _make_mesh(self, device_type):
         return init_device_mesh(device_type, (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
