@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from labs.config import ModelTrainingConfig
@@ -65,9 +66,10 @@ class TrafficRecord:
 
 @dataclass(frozen=True)
 class RankRecord:
-    """What one rank returns from a run."""
+    """What one rank returns from a run; its first step began at `first_step_at` [seconds since the epoch]."""
 
     rank: int
+    first_step_at: float
     steps: tuple[StepRecord, ...]
     evals: tuple[EvalRecord, ...]
     memory: MemoryRecord
@@ -81,13 +83,15 @@ class RunResult:
     config: ModelTrainingConfig
     ranks: tuple[RankRecord, ...]
     startup_seconds: float
-    started_at: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_ranks(cls, config, values, startup_seconds: float, **more) -> RunResult:
-        """Collect the RankRecord of every rank, in order of rank."""
-        return cls(config, tuple(values), startup_seconds, **more)
+    def from_ranks(cls, config: ModelTrainingConfig, ranks: Iterable[RankRecord], started_at: float) -> RunResult:
+        """Collect the records of all ranks, in order of rank.
+
+        `startup_seconds` is the time from `started_at` [seconds since the epoch] until the last rank's first step.
+        """
+        ranks = tuple(ranks)
+        return cls(config, ranks, max(rank.first_step_at for rank in ranks) - started_at)
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:
@@ -113,7 +117,7 @@ class RunResult:
         return len(counted) / sum(step.seconds for step in counted)
 
     def to_dict(self) -> dict:
-        """Return the object that `python -m labs train --json` prints; `from_dict` rebuilds the run from its `ranks`."""
+        """Return what `python -m labs train --json` prints, and `ranks`, from which `from_dict` rebuilds the run."""
         return {
             "config": self.config.model_dump(),
             "losses": self.losses,
@@ -123,8 +127,6 @@ class RunResult:
             "traffic": [asdict(rank.traffic) for rank in self.ranks],
             "startup_seconds": self.startup_seconds,
             "steps_per_second": self.steps_per_second,
-            "started_at": self.started_at,
-            "versions": self.versions,
             "ranks": [asdict(rank) for rank in self.ranks],
         }
 
@@ -133,7 +135,7 @@ class RunResult:
         """Rebuild a run from `to_dict()`. Raises KeyError for a missing part, ConfigError for a bad config."""
         ranks = tuple(_rank_from_dict(rank) for rank in data["ranks"])
         config = ModelTrainingConfig(**data["config"])
-        return cls(config, ranks, data["startup_seconds"], data.get("started_at", ""), data.get("versions", {}))
+        return cls(config, ranks, data["startup_seconds"])
 
     def save(self, path) -> Path:
         """Write the run as JSON and return the path."""
@@ -151,6 +153,7 @@ def _rank_from_dict(data: dict) -> RankRecord:
     memory = data["memory"]
     return RankRecord(
         rank=data["rank"],
+        first_step_at=data["first_step_at"],
         steps=tuple(StepRecord(**step) for step in data["steps"]),
         evals=tuple(EvalRecord(**record) for record in data["evals"]),
         memory=MemoryRecord(

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from labs.errors import FriendlyModel
+from labs.errors import ConfigError, FriendlyModel
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class ModelSpec(FriendlyModel):
     def from_name(cls, name: str, **changes) -> ModelSpec:
         """Return a preset by name, with single fields changed.
 
-        Raises ValueError for an unknown name, listing the known ones.
+        Raises ConfigError for an unknown name, listing the known ones.
         """
         if name not in PRESETS:
-            raise ValueError(f"model {name!r} is not known; the known names are {', '.join(PRESETS)}")
+            raise ConfigError(f"model {name!r} is not known; the known names are {', '.join(PRESETS)}")
         return cls(**{**PRESETS[name], **changes})
 
     def parameters(self) -> tuple[ParameterSpec, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 import torch.distributed as dist
 
@@ -22,6 +24,7 @@ def train_rank(config: ModelTrainingConfig) -> RankRecord:
     fit_buffers(model, dataset)
     engine = build_engine(config, model)
     observer = Observer(config, engine)
+    first_step_at = time.time()
     steps: list[StepRecord] = []
     evals: list[EvalRecord] = []
     for step in range(config.steps):
@@ -32,15 +35,19 @@ def train_rank(config: ModelTrainingConfig) -> RankRecord:
         if config.evaluates_after(step):
             evals.append(EvalRecord(step, evaluate(engine, dataset, observer), dataset.baseline_loss))
             emit(evals[-1])
-    return RankRecord(rank, tuple(steps), tuple(evals), observer.memory_record(), observer.traffic_record())
+    memory, traffic = observer.memory_record(), observer.traffic_record()
+    return RankRecord(rank, first_step_at, tuple(steps), tuple(evals), memory, traffic)
 
 
-def train_step(config, engine: Engine, dataset: Dataset, observer, step: int, rank: int) -> tuple[float, float]:
+def train_step(
+    config: ModelTrainingConfig, engine: Engine, dataset: Dataset, observer: Observer, step: int, rank: int
+) -> tuple[float, float]:
     """Run one optimizer step; return this rank's mean loss and the global gradient norm before clipping."""
     total = 0.0
     for micro_step in range(config.gradient_accumulation_steps):
         batch = dataset.train_batch(config, step, micro_step, rank)
-        loss = engine.forward_loss(batch)
+        with observer.forward():
+            loss = engine.forward_loss(batch)
         engine.backward(loss)
         total += loss.item()
     observer.gradients_ready()

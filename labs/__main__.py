@@ -1,0 +1,27 @@
+"""`python -m labs train | doctor`: the course from a shell, and the contract for other tools."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+
+COMMANDS = {  # each module has main(arguments) -> exit status
+    "train": ("labs.train_command", "train a model and print losses, memory and traffic"),
+    "doctor": ("labs.doctor", "say whether this machine is ready, and which command mends it"),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(prog="python -m labs", description=__doc__.partition(":")[2].strip())
+    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
+    for name, (_, purpose) in COMMANDS.items():
+        commands.add_parser(name, help=purpose, add_help=False)
+    command = parser.parse_args(arguments[:1]).command
+    return import_module(COMMANDS[command][0]).main(arguments[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""Train a small model with any strategy; print a table for people, or one JSON object for tools."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from types import UnionType
+from typing import get_args, get_origin
+
+from labs.config import TABLES, ConfigError, ModelTrainingConfig
+from labs.records import RunResult
+from labs.spec import PRESETS, ModelSpec
+
+_DERIVED = ("kind", "num_features", "num_classes")  # the data decides these
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str):
+        """Answer a bad value in one sentence, exit status 2."""
+        self.exit(2, f"{self.prog}: {message}; see --help\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Make one kebab-case option of each field of ModelTrainingConfig and of its model."""
+    parser = _Parser(
+        prog="python -m labs train", argument_default=argparse.SUPPRESS, description=__doc__, allow_abbrev=False
+    )
+    parser.add_argument("--config", metavar="RUN.json", help="start from a saved run; other options change it")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw the run into a picture")
+    parser.add_argument("--save", metavar="FILE.json", help="write the whole run, which labs.RunResult.load reads")
+    parser.add_argument("--timeout-seconds", type=float, default=600, help="give up after this long (default 600)")
+    run, model = parser.add_argument_group("run"), parser.add_argument_group("model")
+    for name, field in ModelTrainingConfig.model_fields.items():
+        if name != "model":
+            _add_option(run, name, field)
+    model.add_argument("--model", metavar="|".join(PRESETS), help="a preset; the options below change it")
+    for name, field in ModelSpec.model_fields.items():
+        if name not in _DERIVED:
+            _add_option(model, name, field)
+    return parser
+
+
+def _add_option(group, name: str, field) -> None:
+    flag, about = "--" + name.replace("_", "-"), f"{field.description or ''} (default {field.default})".strip()
+    if field.annotation is bool:
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, help=about)
+    elif get_origin(field.annotation) is UnionType:  # float | None
+        group.add_argument(flag, type=_float_or_none, metavar="FLOAT", help=about + ", or none")
+    elif field.annotation in (int, float):
+        group.add_argument(flag, type=field.annotation, metavar=field.annotation.__name__.upper(), help=about)
+    else:
+        choices = get_args(field.annotation)
+        group.add_argument(flag, metavar="|".join(choices) or None, help=about)
+
+
+def _float_or_none(text: str) -> float | None:
+    return None if text.lower() == "none" else float(text)
+
+
+def read_config(given: argparse.Namespace) -> ModelTrainingConfig:
+    """Build the config from the options that were given, on top of --config.
+
+    Raises ConfigError for bad values, OSError or ValueError for a file that cannot be read.
+    """
+    options = vars(given)
+    run = {name: options[name] for name in ModelTrainingConfig.model_fields if name in options and name != "model"}
+    model = {name: options[name] for name in ModelSpec.model_fields if name in options}
+    base = _read_file(given.config) if "config" in options else {}
+    data = run.get("data", base.get("data", "text"))
+    if "model" in options or model or data != base.get("data", "text"):
+        base["model"] = _model(options.get("model"), model, data, base.get("model"))
+    return ModelTrainingConfig(**{**base, **run})
+
+
+def _model(name: str | None, changes: dict, data: str, base: dict | None) -> ModelSpec:
+    if data in TABLES:
+        if name is not None:
+            raise ConfigError(f"--model {name} reads text, --data {data} is a table; leave out one of the two")
+        return ModelTrainingConfig(data=data).model.replace(**changes)
+    if name is None and base is not None and base.get("kind", "gpt") == "gpt":
+        return ModelSpec(**{**base, **changes})
+    return ModelSpec.from_name(name or "tiny", **changes)
+
+
+def _read_file(path: str) -> dict:
+    data = json.loads(Path(path).read_text())
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} holds a {type(data).__name__}, not an object of fields; see ModelTrainingConfig")
+    return data["config"] if isinstance(data.get("config"), dict) else data
+
+
+def main(arguments: list[str]) -> int:
+    """Train as the options say; return 0, or 2 for bad values, 1 for a run that failed."""
+    given = build_parser().parse_args(arguments)
+    try:
+        if os.environ.get("TORCHELASTIC_RUN_ID"):  # one of many processes that torchrun started
+            return _train_under_torchrun(given)
+        return _train_here(given)
+    except (ConfigError, OSError, json.JSONDecodeError) as problem:
+        print(f"python -m labs train: {problem}", file=sys.stderr)
+        return 2
+
+
+def _train_here(given: argparse.Namespace) -> int:
+    config = read_config(given)
+    _check_outputs(given)
+    from labs.launcher import RankFailed, RankTimeout, start
+
+    with _progress(config) as show:
+        run = start(config, timeout_seconds=given.timeout_seconds, on_record=lambda rank, record: show(rank, record))
+        try:
+            result = run.wait()
+        except (RankFailed, RankTimeout) as problem:
+            print(problem, file=sys.stderr)
+            return 1
+    return _report(given, result)
+
+
+def _train_under_torchrun(given: argparse.Namespace) -> int:
+    options = vars(given)
+    options.setdefault("world_size", int(os.environ["WORLD_SIZE"]))
+    config = read_config(given)
+    if config.world_size != int(os.environ["WORLD_SIZE"]):
+        raise ConfigError(
+            f"--world-size {config.world_size} is not the {os.environ['WORLD_SIZE']} processes that torchrun started; "
+            "leave it out, or change --nnodes and --nproc-per-node"
+        )
+    result = _gather_run(config)
+    status = _report(given, result) if result is not None else 0
+    sys.stdout.flush()
+    os._exit(status)  # tearing the process group down can deadlock; the run is complete here
+
+
+def _gather_run(config: ModelTrainingConfig) -> RunResult | None:
+    """Train as one rank of torchrun's world; return the run on rank 0, None elsewhere."""
+    started_at = time.time()
+    import torch.distributed as dist
+
+    from labs.rank import join_world
+    from labs.train import train_rank
+
+    join_world()
+    record = train_rank(config)
+    records = [None] * config.world_size if dist.get_rank() == 0 else None
+    dist.gather_object(record, records)
+    return RunResult.from_ranks(config, records, started_at) if records else None
+
+
+def _check_outputs(given: argparse.Namespace) -> None:
+    """Refuse a file that could not be written before the run, not after it."""
+    for option in ("plot", "save"):
+        folder = Path(vars(given).get(option, ".")).resolve().parent
+        if not folder.is_dir():
+            raise ConfigError(f"--{option} names the folder {folder}, which does not exist; make it first")
+
+
+def _report(given: argparse.Namespace, result: RunResult) -> int:
+    options = vars(given)
+    if "save" in options:
+        result.save(options["save"])
+    if "plot" in options:
+        from labs.plots import plot_run
+
+        plot_run(result).savefig(options["plot"], dpi=150)
+    if "json" in options:
+        print(json.dumps({name: value for name, value in result.to_dict().items() if name != "ranks"}))
+    else:
+        from labs.plots import describe_run
+
+        print(describe_run(result))
+    return 0
+
+
+class _progress:
+    """A progress bar on stderr, where a person looks on; silent elsewhere."""
+
+    def __init__(self, config: ModelTrainingConfig):
+        from tqdm import tqdm
+
+        text = f"{config.strategy} on {config.world_size}"
+        self._bar = tqdm(total=config.steps, desc=text, unit="step", disable=None, leave=False)
+
+    def __enter__(self):
+        return self.show
+
+    def __exit__(self, *error):
+        self._bar.close()
+
+    def show(self, rank: int, record) -> None:
+        if rank == 0 and hasattr(record, "grad_norm"):
+            self._bar.set_postfix_str(f"loss {record.loss:.3f}, norm {record.grad_norm:.2f}", refresh=False)
+            self._bar.update()
