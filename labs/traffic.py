@@ -7,7 +7,7 @@ the sockets counted (labs/wire.py). The gloo model here is exact: it counts ever
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from labs.errors import ConfigError
 
@@ -60,7 +60,7 @@ class Exchange:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes that leave: a message sent costs two headers (announcement, message), one received a third (ready)."""
+        """Bytes that leave: payload, two headers for a message sent (it is announced first), one for one received."""
         return self.sent_payload + HEADER_BYTES * (2 * self.sent_messages + self.received_messages)
 
     @property
@@ -125,12 +125,13 @@ def alpha_beta_seconds(collective: Collective, latency_seconds: float, bytes_per
 
     Source: Thakur, Rabenseifner and Gropp 2005, "Optimization of collective communication operations in MPICH".
     """
-    members = collective.group_size
-    steps = 2 * (members - 1) if collective.kind == "all_reduce" else members - 1
-    if collective.kind in ("send", "recv"):
-        return collective.count * (latency_seconds + collective.size_bytes / bytes_per_second)
-    busiest = max(ring_bytes(collective, rank) for rank in {0, collective.root, (collective.root + 1) % members})
-    return collective.count * steps * latency_seconds + busiest / bytes_per_second
+    members, ends = collective.group_size, {0, collective.root, (collective.root + 1) % collective.group_size}
+    steps = {"all_reduce": 2 * (members - 1), "barrier": (members - 1).bit_length(), "send": 1, "recv": 1}
+    busiest_bytes = max(ring_bytes(replace(collective, index=rank, count=1)) for rank in ends)
+    if collective.kind == "recv":
+        busiest_bytes = collective.size_bytes
+    num_steps = steps.get(collective.kind, members - 1)
+    return collective.count * (num_steps * latency_seconds + busiest_bytes / bytes_per_second)
 
 
 def _index(collective: Collective, rank: int) -> int:
