@@ -1,4 +1,4 @@
-"""Laws of labs/traffic.py: against hand counts, a slow twin and conservation. tests/test_measure.py asks the sockets."""
+"""Laws of labs/traffic.py: against hand counts, a slow twin and conservation. The sockets speak in test_measure.py."""
 
 import pytest
 from hypothesis import given
