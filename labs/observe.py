@@ -52,7 +52,7 @@ class Observer:
     @contextmanager
     def forward(self) -> Iterator[None]:
         """Stand around a forward pass: count what autograd keeps of it in the inspected step."""
-        kept = KeptActivations(self.engine.live_parameters()) if self._inspecting else nullcontext()
+        kept = KeptActivations(self._model_tensors) if self._inspecting else nullcontext()
         with kept:
             yield
         if self._inspecting:
@@ -105,6 +105,9 @@ class Observer:
         recording = self._recorder.stop()
         predicted, theory = traffic.predict(schedule.run_collectives(self.config, self.rank), self.rank)
         return TrafficRecord(sent, received, predicted, theory, recording.counts())
+
+    def _model_tensors(self) -> list[torch.Tensor]:
+        return [*self.engine.live_parameters(), *self.engine.module.buffers()]
 
     def _lap(self) -> None:
         waited, elapsed = self._clock.lap()

@@ -33,7 +33,7 @@ class Engine(ABC):
     shards: frozenset[str] = frozenset()  # states of which a rank keeps only its part
 
     def __init__(self, model: nn.Module, config: ModelTrainingConfig):
-        self.config = config
+        self.module, self.config = model, config
         self._num_backwards = 0
 
     @property

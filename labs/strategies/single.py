@@ -21,7 +21,7 @@ class SingleEngine(Engine):
         super().__init__(model, config)
         if config.activation_checkpointing:
             checkpoint_activations(model)
-        self.model = self.module = model
+        self.model = model
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.masters = self._make_masters() if config.use_mixed_precision else self.trained
         groups = parameter_groups(self.masters, config.weight_decay)
