@@ -1,0 +1,58 @@
+"""Distributed training on this machine: real ranks from a notebook cell.
+
+`import labs` imports no torch. It starts, in the background, the process that will fork the ranks (labs/forkserver.py).
+Names are imported from their rooms when they are first used.
+"""
+
+import importlib
+
+# name -> the module that defines it
+_ROOMS = {
+    "launch": "labs.launcher",
+    "start": "labs.launcher",
+    "Run": "labs.launcher",
+    "RankFailed": "labs.failures",
+    "RankTimeout": "labs.failures",
+    "RunCancelled": "labs.failures",
+    "CannotSend": "labs.failures",
+    "ConfigError": "labs.errors",
+    "ModelTrainingConfig": "labs.config",
+    "ModelSpec": "labs.spec",
+    "RunResult": "labs.records",
+}
+
+__all__ = list(_ROOMS)
+
+
+def __getattr__(name):
+    if name in _ROOMS:
+        value = getattr(importlib.import_module(_ROOMS[name]), name)
+    elif name.startswith("_"):
+        raise AttributeError(f"module 'labs' has no attribute {name!r}")
+    else:
+        value = _room(name)
+    globals()[name] = value
+    return value
+
+
+def _room(name):
+    """Import labs/NAME.py, so that `labs.rank.emit` works after `import labs`."""
+    try:
+        return importlib.import_module(f"labs.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"labs.{name}":
+            raise
+        raise AttributeError(f"module 'labs' has no attribute {name!r}; it offers {', '.join(_ROOMS)}") from None
+
+
+def __dir__():
+    return sorted({*globals(), *_ROOMS})
+
+
+def _begin_preload():
+    from labs.forkserver import begin_preload
+
+    begin_preload()
+
+
+_begin_preload()

@@ -1,0 +1,122 @@
+"""Sending a function, its arguments and its result to another process, and naming what cannot be sent."""
+
+from __future__ import annotations
+
+import pickle
+from types import CodeType, FunctionType, ModuleType
+
+import cloudpickle
+
+from labs.failures import CannotSend
+
+_DEEPEST = 4
+
+
+def dump_call(function, arguments: tuple, environment: dict[str, str]) -> bytes:
+    """Pickle a call by value, also of a function that was defined in a cell. Raises CannotSend naming the variable."""
+    try:
+        return cloudpickle.dumps((function, arguments, environment), protocol=5)
+    except Exception as error:
+        raise CannotSend(_blame_call(function, arguments, error)) from None
+
+
+def dump_value(value, what: str, whose: str) -> bytes:
+    """Pickle what leaves a rank. Raises CannotSend with the way to the part that cannot be pickled."""
+    try:
+        return cloudpickle.dumps(value, protocol=5)
+    except Exception as error:
+        path, part, why = find_culprit(value, what, error)
+        raise CannotSend(
+            f"the {what} of {whose} cannot be sent to the process that started it: "
+            f"{path} is a {type(part).__name__} ({why}). Return numbers, text, lists, dicts, arrays or tensors."
+        ) from None
+
+
+def find_culprit(value, path: str, error: Exception) -> tuple[str, object, str]:
+    """Go down to the smallest part that cannot be pickled; returns its path, itself and the reason."""
+    for _ in range(_DEEPEST):
+        for step, part in _parts(value):
+            if why := _why_not(part):
+                value, path, error = part, path + step, why
+                break
+        else:
+            break
+    return path, value, str(error)
+
+
+def _parts(value):
+    if isinstance(value, dict):
+        yield from ((f"[{key!r}]", part) for key, part in value.items())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from ((f"[{index}]", part) for index, part in enumerate(value))
+    elif not isinstance(value, (type, FunctionType, ModuleType)):
+        yield from ((f".{name}", part) for name, part in getattr(value, "__dict__", {}).items())
+
+
+def _why_not(value) -> Exception | None:
+    try:
+        cloudpickle.dumps(value)
+    except Exception as error:
+        return error
+    return None
+
+
+def _blame_call(function, arguments: tuple, error: Exception) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    for kind, path, value in _used_by(function, arguments):
+        if why := _why_not(value):
+            path, part, reason = find_culprit(value, path, why)
+            return (
+                f"the {kind} `{path}` that your function `{name}` uses cannot be sent to another process: "
+                f"it is a {type(part).__name__} ({reason}). Create it inside the function, or pass what it is made of."
+            )
+    return f"your function `{name}` cannot be sent to another process: {error}"
+
+
+def _used_by(function, arguments: tuple):
+    """Yield (kind, name, value) of what travels with a call: arguments, the bound object, closure, globals, defaults."""
+    for index, value in enumerate(arguments):
+        yield "argument", f"args[{index}]", value
+    if hasattr(function, "func") and hasattr(function, "keywords"):  # functools.partial
+        yield from (("argument", str(key), value) for key, value in enumerate(function.args))
+        yield from (("argument", key, value) for key, value in function.keywords.items())
+        function = function.func
+    if getattr(function, "__self__", None) is not None:
+        yield "object", "self", function.__self__
+        function = getattr(function, "__func__", function)
+    yield from _used_by_function(function, set())
+
+
+def _used_by_function(function, seen: set[int]):
+    code = getattr(function, "__code__", None)
+    if code is None or id(function) in seen:
+        return
+    seen.add(id(function))
+    outer = dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
+    used = [("variable", name, cell.cell_contents) for name, cell in outer.items() if _is_filled(cell)]
+    used += [("global", name, function.__globals__[name]) for name in _names(code) if name in function.__globals__]
+    used += [("default", f"default {n}", value) for n, value in enumerate(function.__defaults__ or ())]
+    for _kind, _name, value in used:
+        if isinstance(value, FunctionType):
+            yield from _used_by_function(value, seen)
+    yield from used
+
+
+def _is_filled(cell) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
+
+
+def _names(code: CodeType):
+    """Names of globals that a function and the functions inside it may look up."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def load(data: bytes):
+    """Unpickle what a rank has sent."""
+    return pickle.loads(data)
