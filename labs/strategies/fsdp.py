@@ -32,7 +32,7 @@ class FSDPEngine(Engine):
         self.mesh = self._make_mesh(next(model.parameters()).device.type)
         for unit in (*model.blocks, model):
             fully_shard(unit, mesh=self.mesh, mp_policy=_precision(config), offload_policy=_offload(config))
-        self.model = model
+        self.model = self.module = model
         self.sharded = dict(model.named_parameters())  # the model itself shows plain tensors while a unit is gathered
         groups = parameter_groups(self.sharded, config.weight_decay)
         self.optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, fused=True, **ADAMW)
@@ -91,7 +91,7 @@ class FSDPEngine(Engine):
         shards = list(self.sharded.values())
         states = [value for state in self.optimizer.state.values() for value in state.values() if value.ndim]
         return {
-            "parameters": self._gathered() + ([] if mixed else shards),
+            "parameters": self.live_parameters(),
             "gradients": [p.grad for p in shards if p.grad is not None],
             "optimizer": states,
             "master_weights": shards if mixed else [],
@@ -99,7 +99,7 @@ class FSDPEngine(Engine):
         }
 
     def live_parameters(self):
-        return self.held()["parameters"]
+        return self._gathered() + ([] if self.config.use_mixed_precision else list(self.sharded.values()))
 
     def _gathered(self) -> list[torch.Tensor]:
         """Return the gathered copies that are alive now, and the flat buffers that all-gathers were received in.
