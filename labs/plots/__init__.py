@@ -1,0 +1,22 @@
+"""Pure `records -> Figure`: nothing here keeps state, touches pyplot or imports torch."""
+
+from labs.plots.bars import plot_memory, plot_traffic
+from labs.plots.curves import plot_layer_norms, plot_loss
+from labs.plots.pages import plot_comparison, plot_run
+from labs.plots.style import STATE_COLORS, STATE_HATCHES, Picture
+from labs.plots.tables import (
+    Table,
+    describe_run,
+    table_comparison,
+    table_layer_norms,
+    table_loss,
+    table_memory,
+    table_traffic,
+)  # fmt: skip
+from labs.plots.view import RunView
+
+__all__ = [
+    "STATE_COLORS", "STATE_HATCHES", "Picture", "RunView", "Table", "describe_run",
+    "plot_comparison", "plot_layer_norms", "plot_loss", "plot_memory", "plot_run", "plot_traffic",
+    "table_comparison", "table_layer_norms", "table_loss", "table_memory", "table_traffic",
+]  # fmt: skip

@@ -1,0 +1,114 @@
+"""Whole pages: one run in four pictures, and kept runs side by side."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from labs.plots.bars import MEMORY_MARGINS, draw_memory, draw_traffic
+from labs.plots.curves import NORM_MARGINS, draw_layer_norms, draw_loss
+from labs.plots.style import INK, STATE_COLORS, Picture, byte_unit, clean, headline, run_style
+from labs.plots.view import RunView, sent_bytes_per_step, view_of, views_of
+from labs.records import STATES
+from labs.units import format_bytes, format_count
+
+STATE_LETTERS = {state: state[0].upper() for state in STATES}
+
+
+def plot_run(run) -> Picture:
+    """Draw one page of a run, finished or not: loss, gradient norms by layer, memory and bytes sent by rank."""
+    view = view_of(run)
+    picture = Picture(12, 7.9)
+    half = 0.475  # of the height: the page's title has the rest
+    draw_loss(picture.panel((0, half, 0.5, half)), {view.name: view}, view.config.steps)
+    draw_layer_norms(picture.panel((0.5, half, 0.5, half), **NORM_MARGINS), view, view.config.steps)
+    draw_memory(picture.panel((0, 0, 0.5, half), **MEMORY_MARGINS), view)
+    draw_traffic(picture.panel((0.5, 0, 0.5, half)), view)
+    picture.text(0.012, 0.985, _page_title(view), va="top", fontsize=13, fontweight="bold", color=INK)
+    return picture
+
+
+def _page_title(view: RunView) -> str:
+    parameters = format_count(view.config.model.num_parameters)
+    ranks = "1 rank" if view.config.world_size == 1 else f"{view.config.world_size} ranks"
+    return f"{view.config.strategy} on {ranks}: {parameters} parameters, {len(view.steps)} of {view.config.steps} steps"
+
+
+def plot_comparison(runs) -> Picture:
+    """Draw kept runs over each other: loss, memory of the fullest rank, bytes sent a step, seconds of a step.
+
+    `runs` is a list of RunResult, or {name: RunResult}.
+    """
+    views = views_of(runs)
+    low = 1.6 + 0.4 * len(views)  # inches of the lower row
+    picture = Picture(12, 4.2 + low)
+    share = low / (4.2 + low)
+    draw_loss(picture.panel((0, share, 1, 1 - share)), views)
+    names = 0.3 + 0.075 * max(len(name) for name in views)  # inches
+    third = (1 - names / 12) / 3
+    draws = (_draw_memory_rows, _draw_traffic_rows, _draw_speed_rows)
+    for index, draw in enumerate(draws):
+        x, left = (0, names + 0.1) if index == 0 else (names / 12 + index * third, 0.1)
+        width = third + names / 12 if index == 0 else third
+        axes = picture.panel((x, 0, width, share), left=left, right=0.15, bottom=0.9)
+        draw(axes, list(views.values()))
+        axes.set_yticks(range(len(views)), list(views) if index == 0 else [""] * len(views))
+        axes.set_ylim(len(views) - 0.4, -0.6)
+    return picture
+
+
+def _draw_memory_rows(axes: Axes, views: list[RunView]) -> None:
+    fullest = [max(view.measured or view.predicted or ({},), key=lambda rank: sum(rank.values())) for view in views]
+    most = max((sum(rank.values()) for rank in fullest), default=0)
+    size, unit = byte_unit(most)
+    axes.set_xlim(0, most / size * 1.3 or 1)
+    for row, states in enumerate(fullest):
+        left = 0.0
+        for state in STATES:
+            width = states.get(state, 0) / size
+            axes.barh(row, width, 0.6, left, color=STATE_COLORS[state], edgecolor="white", linewidth=0.6)
+            ink = "white" if state == "parameters" else INK  # the only dark colour of the palette
+            if width > 0.05 * axes.get_xlim()[1]:
+                axes.text(left + width / 2, row, STATE_LETTERS[state], ha="center", va="center", fontsize=8, color=ink)
+            left += width
+        _write_beside(axes, left, row, format_bytes(sum(states.values())))
+    clean(axes, f"bytes held [{unit}]", "", grid="x")
+    headline(axes, "Memory of the fullest rank", "measured")
+    keys = [
+        Patch(color=STATE_COLORS[state], label=f"{STATE_LETTERS[state]} {state.replace('_', ' ')}") for state in STATES
+    ]
+    axes.figure.legend(handles=keys, fontsize=8, frameon=False, ncols=len(keys), loc="lower left", handlelength=1)
+
+
+def _draw_traffic_rows(axes: Axes, views: list[RunView]) -> None:
+    sent = [sent_bytes_per_step(view) for view in views]
+    size, unit = byte_unit(max((number or 0 for number in sent), default=0))
+    texts = ["not measured" if number is None else format_bytes(number) for number in sent]
+    _draw_rows(axes, [(number or 0) / size for number in sent], texts)
+    clean(axes, f"bytes sent in a step [{unit}]", "", grid="x")
+    headline(axes, "Bytes on the wire", "measured, the rank that sends most")
+
+
+def _draw_speed_rows(axes: Axes, views: list[RunView]) -> None:
+    def mean_ms(view: RunView, field: str) -> float:
+        return 1e3 * sum(getattr(step, field) for step in view.steps) / max(1, len(view.steps))
+
+    _draw_rows(
+        axes, [mean_ms(view, "seconds") for view in views], [f"{mean_ms(view, 'seconds'):.3g} ms" for view in views]
+    )
+    for row, view in enumerate(views):
+        talking = mean_ms(view, "communication_seconds")
+        axes.barh(row, talking, 0.6, facecolor="none", edgecolor="white", hatch="////", linewidth=0)
+    clean(axes, "milliseconds a step", "", grid="x")
+    headline(axes, "Time of a step", "measured; hatched: waiting for other ranks")
+
+
+def _draw_rows(axes: Axes, widths: list[float], texts: list[str]) -> None:
+    axes.set_xlim(0, 1.35 * max(widths) or 1)
+    for row, (width, text) in enumerate(zip(widths, texts, strict=True)):
+        axes.barh(row, width, 0.6, color=run_style(row)["color"])
+        _write_beside(axes, width, row, text)
+
+
+def _write_beside(axes: Axes, x: float, y: float, text: str) -> None:
+    axes.annotate(text, (x, y), (4, 0), textcoords="offset points", va="center", fontsize=8.5, color=INK)

@@ -1,0 +1,149 @@
+"""Laws of the pictures and of their text twins: what they show is what the records say."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+from fake_runs import BASELINE, fake_rank, fake_result, fake_step
+
+from labs import plots
+from labs.config import ModelTrainingConfig
+from labs.plots.style import RUN_COLORS, RUN_DASHES, RUN_MARKERS
+from labs.plots.view import view_of
+from labs.records import STATES, RunResult, TrafficRecord
+
+PLOTS = (plots.plot_loss, plots.plot_layer_norms, plots.plot_memory, plots.plot_traffic, plots.plot_run)
+TABLES = (plots.table_loss, plots.table_layer_norms, plots.table_memory, plots.table_traffic)
+
+
+def texts(picture) -> str:
+    """Collect every word that a picture shows."""
+    return "\n".join(t.get_text() for t in picture.findobj(lambda artist: hasattr(artist, "get_text")))
+
+
+def with_traffic(result: RunResult, **changes) -> RunResult:
+    ranks = [dataclasses.replace(r, traffic=dataclasses.replace(r.traffic, **changes)) for r in result.ranks]
+    return dataclasses.replace(result, ranks=tuple(ranks))
+
+
+def with_norms(result: RunResult, layer: str, norm: float) -> RunResult:
+    def step(record):
+        return dataclasses.replace(record, layer_grad_norms={**record.layer_grad_norms, layer: norm})
+
+    ranks = [dataclasses.replace(rank, steps=tuple(map(step, rank.steps))) for rank in result.ranks]
+    return dataclasses.replace(result, ranks=tuple(ranks))
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+@pytest.mark.parametrize("fields", [{}, {"strategy": "single", "world_size": 1, "steps": 1}, {"world_size": 8}])
+def test_every_plot_of_every_size_of_run_becomes_a_png(plot, fields):
+    assert plot(fake_result(**fields)).png(50).startswith(b"\x89PNG")
+
+
+def test_plots_load_neither_torch_nor_pyplot():
+    code = "import sys, labs.plots; print([m for m in ('torch', 'matplotlib.pyplot') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"LABS_PRELOAD": "0"})
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_bars_of_memory_are_as_high_as_the_bytes_of_every_rank_and_state():
+    result = fake_result(world_size=2, steps=2)
+    axes = plots.plot_memory(result).axes[0]
+    solid = sorted(bar.get_height() * 2**20 for bar in axes.patches if not bar.get_hatch())
+    hatched = sorted(bar.get_height() * 2**20 for bar in axes.patches if bar.get_hatch())
+    states = [state for rank in result.ranks for state in rank.memory.states.values() if state.predicted_bytes]
+    assert solid == pytest.approx(sorted(state.measured_bytes for state in states))
+    assert hatched == pytest.approx(sorted(state.predicted_bytes for state in states))
+
+
+def test_no_two_states_or_runs_differ_by_colour_alone():
+    assert set(plots.STATE_COLORS) == set(plots.STATE_HATCHES) == set(STATES)
+    assert len(set(plots.STATE_HATCHES.values())) == len(set(plots.STATE_COLORS.values())) == len(STATES)
+    looks = list(zip(RUN_DASHES, RUN_MARKERS, strict=True))
+    assert len(RUN_COLORS) == len(looks) == len({str(look) for look in looks})
+
+
+def test_every_state_that_is_drawn_is_also_named_in_words():
+    shown = texts(plots.plot_memory(fake_result()))
+    assert all(word in shown for word in ("parameters", "gradients", "optimizer", "master weights", "activations"))
+    assert "buffers" not in shown  # the fake run has none
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_plots_say_whether_a_number_is_measured_or_predicted(plot):
+    assert "measured" in texts(plot(fake_result()))
+
+
+def test_the_title_of_the_loss_compares_with_the_baseline():
+    assert "is below the baseline 3.18" in texts(plots.plot_loss(fake_result(steps=100)))
+    assert "is not yet below the baseline 3.18" in texts(plots.plot_loss(fake_result(steps=1)))
+    assert BASELINE == 3.18
+
+
+def test_missing_socket_counters_are_said_and_not_drawn_as_zero():
+    result = with_traffic(fake_result(world_size=2), sent_bytes=None, received_bytes=None)
+    picture = plots.plot_traffic(result)
+    assert "not measured" in texts(picture) and len(picture.axes[0].patches) == 2 * 2
+    assert "not measured" in str(plots.table_traffic(result))
+    plots.plot_comparison([result]).png(50)
+
+
+def test_gradients_that_vanish_or_overflow_are_counted_in_the_title():
+    for bad in (0.0, float("nan"), float("inf")):
+        assert "1 of 7 layers" in texts(plots.plot_layer_norms(with_norms(fake_result(steps=3), "blocks.1", bad)))
+
+
+def test_a_run_that_still_trains_can_be_drawn_at_any_moment():
+    config = ModelTrainingConfig(steps=5)
+    predicted = tuple(view_of(fake_result(world_size=2)).predicted)
+    for num_steps in range(3):
+        steps = tuple(fake_step(config, step) for step in range(num_steps))
+        picture = plots.plot_run(plots.RunView(config, steps, predicted=predicted))
+        picture.png(50)
+        assert f"{num_steps} of 5 steps" in texts(picture)
+
+
+def test_one_rank_sends_nothing_and_the_plot_says_so():
+    result = with_traffic(fake_result(strategy="single", world_size=1), sent_bytes=0, predicted_bytes=0, theory_bytes=0)
+    assert "sends nothing" in texts(plots.plot_traffic(result))
+
+
+def test_a_plot_of_something_else_is_refused_in_words():
+    with pytest.raises(TypeError, match="RunResult that launch.config. returns, not ModelTrainingConfig"):
+        plots.plot_run(ModelTrainingConfig())
+
+
+def test_kept_runs_are_named_and_equal_names_are_numbered():
+    shown = texts(plots.plot_comparison([fake_result(), fake_result(), fake_result(strategy="ddp")]))
+    assert all(name in shown for name in ("zero1 x 4, tiny, bf16", "zero1 x 4, tiny, bf16 (2)", "ddp x 4, tiny, bf16"))
+    assert "mine" in texts(plots.plot_comparison({"mine": fake_result(steps=2)}))
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_table_reads_aligned_as_text_and_labelled_as_html(table):
+    shown = table(fake_result(steps=4))
+    assert len({len(line) for line in str(shown).splitlines()[1:]}) == 1  # every line ends in the last column
+    page = shown._repr_html_()
+    assert page.count('<th scope="col"') == len(shown.columns) and page.count("<tr>") == len(shown.rows) + 1
+
+
+def test_the_table_of_memory_states_the_difference_in_bytes():
+    assert all("+1,234 B" in row for row in plots.table_memory(fake_result(world_size=2)).rows)
+
+
+def test_names_in_html_tables_are_escaped():
+    assert "<b>" not in plots.table_comparison({"<b>": fake_result(steps=2)})._repr_html_()
+
+
+def test_a_described_run_names_every_rank_and_its_speed():
+    text = plots.describe_run(fake_result(world_size=3, batch_size=33))
+    assert "33.3 steps a second" in text and all(text.count(f"rank {rank}") == 2 for rank in range(3))
+
+
+def test_traffic_of_every_rank_has_three_bars():
+    result = fake_result(world_size=2)
+    heights = sorted(bar.get_height() for bar in plots.plot_traffic(result).axes[0].patches)
+    record: TrafficRecord = fake_rank(result.config, 0).traffic
+    expected = 2 * [record.theory_bytes, record.predicted_bytes, record.sent_bytes]
+    assert [height * 2**20 for height in heights] == pytest.approx(sorted(expected))
