@@ -47,7 +47,7 @@ class KeptActivations:
         self.kept_bytes = sum(size for key, size in storages.items() if key not in parameters)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor | _Saved:
-        saved, parameters = _Saved(tensor), list(self._parameters())
+        saved, parameters = _Saved(tensor.detach()), list(self._parameters())  # with its graph it would never die
         if _storages([tensor]).keys().isdisjoint(_storages(parameters)):
             self._saved.append(weakref.ref(saved))
             return saved
@@ -95,7 +95,7 @@ class PeakParameters:
         self.sample()
         for tensor in _tensors_in(values):
             if tensor.requires_grad:
-                tensor.register_hook(self.sample)
+                self._handles.append(tensor.register_hook(self.sample))
 
 
 class _Saved:

@@ -58,26 +58,26 @@ class Recorder:
         self._instrument_name = instrument.name if instrument else None
         self._reduce_scatters: set[tuple[str, int]] = set()
         self._restore: dict[str, object] = {}
-        self._capacity = int(os.environ.get("TORCH_FR_BUFFER_SIZE") or _DEFAULT_CAPACITY)
+        self.capacity = int(os.environ.get("TORCH_FR_BUFFER_SIZE") or _DEFAULT_CAPACITY)
 
     def start(self) -> None:
         """Begin with the next call.
 
         Raises RuntimeError when torch's flight recorder is switched off.
         """
-        if self._capacity < 1:
+        if self.capacity < 1:
             raise RuntimeError("TORCH_FR_BUFFER_SIZE=0 switches the flight recorder off; unset it to record calls")
         self._calls, self._num_lost = [], 0
         entries = _entries()
         self._next_id = entries[-1]["record_id"] + 1 if entries else 0
-        self._steps_since_read, self._calls_per_step = 0, self._capacity
+        self._steps_since_read, self._calls_per_step = 0, self.capacity
         for name in _REDUCE_SCATTERS:
             self._wrap(name)
 
     def step(self) -> None:
         """Mark the end of a training step."""
         self._steps_since_read += 1
-        if self._steps_since_read * self._calls_per_step >= self._capacity // 2:
+        if self._steps_since_read * self._calls_per_step >= self.capacity // 2:
             self._read()
 
     def pause(self) -> None:
