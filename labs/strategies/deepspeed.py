@@ -1,9 +1,10 @@
-"""ZeRO-1, ZeRO-2 and ZeRO-3 by DeepSpeed 0.19.8."""
+"""ZeRO-1, ZeRO-2 and ZeRO-3 by DeepSpeed 0.19.8. What DeepSpeed holds, and where, is in deepspeed_states.py."""
 
 from __future__ import annotations
 
 import logging
 import os
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -12,24 +13,26 @@ from torch import nn
 from labs.config import ModelTrainingConfig
 from labs.ds_layout import bucket_elements
 from labs.spec import layer_of
+from labs.strategies import deepspeed_states as states
 from labs.strategies.base import ADAMW, Engine, parameter_groups
 from labs.workload import checkpoint_activations
 
 
 def _import_deepspeed():
-    """Import DeepSpeed without a word, and without looking for a compiler.
+    """Import DeepSpeed without a word and without a compiler.
 
-    On a machine without a GPU the accelerator must be named before the import, or DeepSpeed warns and guesses.
-    The table of operators that a compiler could build is filled on first access by running compilers; an empty one
-    says that nothing can be built, and DeepSpeed then calls torch alone.
+    Without a GPU the accelerator must be named before the import, or DeepSpeed warns and guesses. The table of
+    operators that could be compiled is filled on first access, by running compilers; an empty one says that none can,
+    and DeepSpeed then calls torch alone.
     """
-    named = "DS_ACCELERATOR" in os.environ
-    if not named and not torch.cuda.is_available():
+    was_named = "DS_ACCELERATOR" in os.environ
+    if not was_named and not torch.cuda.is_available():
         os.environ["DS_ACCELERATOR"] = "cpu"
-    import deepspeed
-    from deepspeed.utils import logger
-
-    if not named:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import deepspeed
+        from deepspeed.utils import logger
+    if not was_named:
         os.environ.pop("DS_ACCELERATOR", None)
     logger.handlers = [logging.NullHandler()]  # ranks send records; they never print
     deepspeed.ops.__compatible_ops__ = {}
@@ -40,7 +43,11 @@ deepspeed = _import_deepspeed()
 
 
 class ZeROEngine(Engine):
-    """What the three stages share: one AdamW, DeepSpeed's own loop of backward and step."""
+    """What the three stages share: one AdamW, and DeepSpeed's own backward, boundary of accumulation and step.
+
+    In mixed precision DeepSpeed rounds the model to bf16 first and takes its fp32 master weights from that, so they
+    begin up to 0.4 % away from the twin's. Its master weights are a copy of their own in fp32 runs too.
+    """
 
     stage: int
 
@@ -48,12 +55,13 @@ class ZeROEngine(Engine):
         super().__init__(model, config)
         if config.activation_checkpointing:
             checkpoint_activations(model)
+        self.module = model
+        self.names = {parameter: name for name, parameter in model.named_parameters()}
         groups = parameter_groups(dict(model.named_parameters()), config.weight_decay)
         optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, fused=True, **ADAMW)
-        sizes = [p.numel() for p in model.parameters() if p.requires_grad]
-        settings = deepspeed_config(config, self.stage, bucket_elements(sizes))
+        bucket = bucket_elements([p.numel() for p in self.names if p.requires_grad])
+        settings = deepspeed_config(config, self.stage, bucket)
         self.ds, self.zero, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
-        self.module = model
 
     def forward_loss(self, batch):
         return self.ds(*(tensor.to(self.ds.device) for tensor in batch))
@@ -71,66 +79,77 @@ class ZeROEngine(Engine):
         self.zero.set_lr(learning_rate)
 
     def layer_grad_norms(self, group=None):
-        layers = sorted({layer_of(name) for name, p in self.module.named_parameters() if p.requires_grad})
+        layers = list(dict.fromkeys(layer_of(name) for p, name in self.names.items() if p.requires_grad))
         squares = torch.zeros(len(layers), dtype=torch.float64, device=self.ds.device)
         for parameter, gradient in self._gradient_slices():
-            place = layers.index(layer_of(self.ds.param_names[parameter]))
-            squares[place] += gradient.double().square().sum()
+            squares[layers.index(layer_of(self.names[parameter]))] += gradient.double().square().sum()
         dist.all_reduce(squares, group=group)
         return dict(zip(layers, squares.sqrt().tolist(), strict=True))
 
-    def held(self):
-        raise NotImplementedError
-
-    def live_parameters(self):
-        raise NotImplementedError
-
-    def full_parameters(self):
-        raise NotImplementedError
-
     def save(self, path):
-        self.ds.save_checkpoint(str(path))
+        self.ds.save_checkpoint(str(path), tag="run")
 
     def load(self, path):
-        self.ds.load_checkpoint(str(path))
+        self.ds.load_checkpoint(str(path), tag="run")
 
 
 class ZeRO1Engine(ZeROEngine):
+    """Every rank updates its part of the flat parameters; gradients stay whole until the last micro-batch."""
+
     stage = 1
     shards = frozenset({"optimizer", "master_weights"})
 
     def _gradient_slices(self):
-        for params, gradients in zip(self.zero.params_in_partition, self.zero.averaged_gradients.values(), strict=True):
-            yield from zip(params, gradients, strict=False)
+        return states.flat_gradient_slices(self.zero)
+
+    def held(self):
+        return states.flat_held(self.zero, self.module)
+
+    def live_parameters(self):
+        return self.held()["parameters"]
+
+    def full_parameters(self):
+        return states.flat_full_parameters(self.zero, self.names)
 
 
 class ZeRO2Engine(ZeRO1Engine):
+    """As ZeRO-1, but every micro-batch reduces its gradients, and a rank keeps those of its own part only."""
+
     stage = 2
     shards = frozenset({"optimizer", "master_weights", "gradients"})
 
 
 class ZeRO3Engine(ZeROEngine):
+    """Parameters are cut too: every module gathers its own before it computes and frees them after."""
+
     stage = 3
     shards = frozenset({"optimizer", "master_weights", "gradients", "parameters"})
 
     def _gradient_slices(self):
-        for params, gradients in zip(self.zero.fp16_groups, self.zero.averaged_gradients.values(), strict=True):
-            yield from zip(params, gradients, strict=True)
+        return states.cut_gradient_slices(self.zero)
+
+    def held(self):
+        return states.cut_held(self.zero, self.module)
+
+    def live_parameters(self):
+        return states.cut_live_parameters(self.module)
+
+    def full_parameters(self):
+        return states.cut_full_parameters(self.zero, self.names)
 
 
 def deepspeed_config(config: ModelTrainingConfig, stage: int, bucket: int) -> dict:
-    """Translate a run into DeepSpeed's configuration."""
-    zero = {"stage": stage, "reduce_bucket_size": bucket, "overlap_comm": False}
+    """Translate a run into DeepSpeed's own words; `bucket` [elements] is where it gathers gradients before reducing."""
+    zero: dict = {"stage": stage, "reduce_bucket_size": bucket, "overlap_comm": False}
     if stage == 3:
-        zero |= {
-            "stage3_param_persistence_threshold": 0,
-            "stage3_max_reuse_distance": 0,
-            "stage3_prefetch_bucket_size": 0,
-        }
+        # The defaults (keep what is reused within 1e9 elements, fetch 5e7 ahead, never cut below 1e5) would leave a
+        # model of this size whole on every rank: ZeRO-3 in name only.
+        for name in ("max_reuse_distance", "prefetch_bucket_size", "param_persistence_threshold"):
+            zero[f"stage3_{name}"] = 0
     if config.offload:
         zero["offload_optimizer"] = {"device": "cpu"}
-        if stage == 3:
-            zero["offload_param"] = {"device": "cpu"}
+    if config.offload and stage == 3:
+        zero["offload_param"] = {"device": "cpu"}
     return {
         "train_micro_batch_size_per_gpu": config.micro_batch_size,
         "gradient_accumulation_steps": config.gradient_accumulation_steps,
