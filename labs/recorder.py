@@ -63,8 +63,10 @@ class Recorder:
     def start(self) -> None:
         """Begin with the next call.
 
-        Raises RuntimeError when torch's flight recorder is switched off.
+        Raises RuntimeError when torch's flight recorder is switched off, or this recorder is running.
         """
+        if self._restore:
+            raise RuntimeError("this recorder is running; stop() it before it starts again")
         if self.capacity < 1:
             raise RuntimeError("TORCH_FR_BUFFER_SIZE=0 switches the flight recorder off; unset it to record calls")
         self._calls, self._num_lost = [], 0
@@ -127,7 +129,7 @@ def _entries() -> list[dict]:
 
 def _record(entry: dict, reduce_scatters: set[tuple[str, int]]) -> CollectiveRecord:
     name, sequence = entry["process_group"][0], entry["collective_seq_id"]
-    kind = entry["profiling_name"].partition(":")[2]
+    kind = entry["profiling_name"].partition(":")[2].removeprefix("_").removesuffix("_base")  # NCCL: _all_gather_base
     group_size = _resolve_process_group(name).size()
     element_bytes = [_ELEMENT_BYTES.get(dtype, 1) for dtype in entry["input_dtypes"]]
     size = sum(prod(shape) * width for shape, width in zip(entry["input_sizes"], element_bytes, strict=True))
