@@ -1,8 +1,27 @@
-"""What DeepSpeed 0.19.8 lays out in memory and sends for ZeRO-1, 2 and 3, by arithmetic. No torch."""
+"""What DeepSpeed 0.19.8 holds and sends for ZeRO-1, 2 and 3, by arithmetic: exact to the byte. No torch.
+
+ZeRO-1 and 2 lay the parameters of each optimizer group (matrices; norms and biases) into one flat tensor and cut that
+into equal parts, one a rank: a part begins and ends in the middle of a parameter. ZeRO-3 cuts every parameter alone.
+Checked against real ranks in tests/test_laws.py and tests/test_deepspeed.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from labs.config import ModelTrainingConfig
+from labs.memory import ADAMW_TENSORS, FP32_BYTES, compute_bytes
+from labs.spec import ParameterSpec
+
+ALIGNMENT = 2  # elements per rank to which a flat group is padded; Source: nccl_start_alignment_factor
+
+
+def state_bytes(config: ModelTrainingConfig, rank: int, parameters: Sequence[ParameterSpec]) -> dict[str, int]:
+    """Predict the bytes of parameters, gradients, optimizer and master weights that a rank holds.
+
+    Gradients are those between the last backward and `step()`, buffers that live as long included.
+    """
+    return _cut_bytes(config, parameters) if config.strategy == "zero3" else _flat_bytes(config, rank, parameters)
 
 
 def bucket_elements(sizes: Iterable[int]) -> int:
@@ -12,3 +31,84 @@ def bucket_elements(sizes: Iterable[int]) -> int:
     """
     sizes = list(sizes)
     return max(max(sizes), -(-sum(sizes) // 4))
+
+
+def part_elements(num_elements: int, world_size: int) -> int:
+    """Elements of a parameter that every rank holds under ZeRO-3; those of the last ranks are partly padding."""
+    return -(-num_elements // world_size)
+
+
+def flat_part_elements(group: Iterable[ParameterSpec], world_size: int) -> int:
+    """Elements of a flat optimizer group that every rank owns under ZeRO-1 and 2, padding included."""
+    unit = ALIGNMENT * world_size
+    return -(-sum(p.num_elements for p in group) // unit) * ALIGNMENT
+
+
+def optimizer_groups(parameters: Iterable[ParameterSpec]) -> list[list[ParameterSpec]]:
+    """Split the trained parameters as the optimizer does: those that decay, those that do not; empty groups go."""
+    trained = [p for p in parameters if p.trainable]
+    groups = [[p for p in trained if p.decays], [p for p in trained if not p.decays]]
+    return [group for group in groups if group]
+
+
+def _flat_bytes(config: ModelTrainingConfig, rank: int, parameters: Sequence[ParameterSpec]) -> dict[str, int]:
+    """ZeRO-1 and 2 hold every parameter; between backward and step both keep gradients of their own part alone."""
+    width, groups = compute_bytes(config), optimizer_groups(parameters)
+    part = sum(flat_part_elements(group, config.world_size) for group in groups)
+    frozen = sum(p.num_elements for p in parameters if not p.trainable)
+    back = part if config.offload else 0  # an updated part is rounded beside the masters before it is sent back
+    return {
+        "parameters": width * (config.world_size * part + frozen + back),
+        "gradients": _flat_gradient_bytes(config, rank, groups),
+        "optimizer": ADAMW_TENSORS * FP32_BYTES * part,
+        "master_weights": FP32_BYTES * part,
+    }
+
+
+def _flat_gradient_bytes(config: ModelTrainingConfig, rank: int, groups: list[list[ParameterSpec]]) -> int:
+    """A parameter that lies in two parts has its gradient kept whole by both ranks; padding is a tensor of its own.
+
+    Offload: an fp32 part, two staging buffers of the largest parameter, and with accumulation under ZeRO-2 the
+    gradients of every parameter of the part, whole.
+    """
+    width = compute_bytes(config)
+    touched = [flat_touched(group, config.world_size, rank) for group in groups]
+    whole = sum(p.num_elements for found, _ in touched for p in found)
+    if not config.offload:
+        return width * (whole + sum(padding for _, padding in touched))
+    part = sum(flat_part_elements(group, config.world_size) for group in groups)
+    staging = 2 * max(p.num_elements for group in groups for p in group)
+    accumulated = whole if config.strategy == "zero2" and config.gradient_accumulation_steps > 1 else 0
+    return FP32_BYTES * part + width * (staging + accumulated)
+
+
+def flat_touched(group: list[ParameterSpec], world_size: int, rank: int) -> tuple[list[ParameterSpec], int]:
+    """Return the parameters of which a rank owns some elements, and the elements of its part that are padding."""
+    part = flat_part_elements(group, world_size)
+    first, last, offset, found = rank * part, (rank + 1) * part, 0, []
+    for parameter in group:
+        if offset < last and first < offset + parameter.num_elements:
+            found.append(parameter)
+        offset += parameter.num_elements
+    return found, min(part, max(0, last - offset))
+
+
+def _cut_bytes(config: ModelTrainingConfig, parameters: Sequence[ParameterSpec]) -> dict[str, int]:
+    """ZeRO-3 holds its part of every state; gradients pass through a bucket that is never freed."""
+    width, trained = compute_bytes(config), [p.num_elements for p in parameters if p.trainable]
+    part = sum(part_elements(size, config.world_size) for size in trained)
+    fp32_gradients = FP32_BYTES * part if config.offload else 0  # without offload they are made within the step
+    return {
+        "parameters": width * sum(part_elements(p.num_elements, config.world_size) for p in parameters),
+        "gradients": width * (part + bucket_elements(trained)) + fp32_gradients,
+        "optimizer": ADAMW_TENSORS * FP32_BYTES * part,
+        "master_weights": FP32_BYTES * part,
+    }
+
+
+def peak_parameters_bytes(config: ModelTrainingConfig, rank: int, parameters: Sequence[ParameterSpec]) -> int:
+    return state_bytes(config, rank, parameters)["parameters"]
+
+
+def step_collectives(config, rank, step, parameters):
+    return []
