@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import pickle
 import socket
 import struct
@@ -34,9 +36,16 @@ class Channel:
     def __init__(self, end: socket.socket):
         self._end = end
         self._lock = threading.Lock()
+        self._owner = os.getpid()
+
+    def is_mine(self) -> bool:
+        """Whether this is the rank itself: a worker that it forks must not write into the middle of its messages."""
+        return os.getpid() == self._owner
 
     def send(self, kind: str, payload=None) -> None:
-        """Send one message whole; raises OSError when the parent is gone."""
+        """Send one message whole; raises OSError when the parent is gone. Does nothing in a worker of the rank."""
+        if not self.is_mine():
+            return
         data = pickle.dumps(Message(kind, payload, time.monotonic()), protocol=5)
         with self._lock:
             self._end.sendall(_LENGTH.pack(len(data)))
@@ -48,6 +57,35 @@ class Channel:
             return self._end.recv(1)
         except OSError:
             return b""
+
+
+class LineStream(io.TextIOBase):
+    """A stand-in for sys.stdout or sys.stderr that sends each line to the parent; `name` says which it is."""
+
+    encoding = "utf-8"
+
+    def __init__(self, channel: Channel, name: str, descriptor: int):
+        self._channel, self._name, self._descriptor, self._rest = channel, name, descriptor, ""
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, text: str) -> int:
+        if not self._channel.is_mine():
+            os.write(self._descriptor, text.encode())
+            return len(text)
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._channel.send("text", (self._name, line))
+        return len(text)
+
+    def finish(self) -> None:
+        """Send the last line, if it was not ended."""
+        if self._rest:
+            self.write("\n")
 
 
 class Inbox:

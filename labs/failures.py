@@ -6,6 +6,7 @@ import linecache
 import os
 import re
 import signal
+import sys
 import sysconfig
 import traceback
 from dataclasses import dataclass
@@ -139,13 +140,16 @@ def place(filename: str) -> str:
 
 
 def _cell_name(filename: str) -> str | None:
-    import sys
-
     if "IPython" not in sys.modules:
         return None
     shell = sys.modules["IPython"].get_ipython()
     known = shell and shell.compile.format_code_name(filename)
     return " ".join(known) if known else None
+
+
+def name_ranks(ranks: list[int]) -> str:
+    """Return "rank 1" or "ranks 0, 2"."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
 
 
 def how_it_ended(exit_code: int) -> str:
@@ -164,7 +168,7 @@ _STACK_LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 def parse_stack(text: str, thread_id: int | None) -> tuple[Frame, ...]:
-    """Read the main thread out of what faulthandler wrote; frames outermost first."""
+    """Read the main thread out of what faulthandler wrote; frames outermost first, without the fork server's."""
     blocks: dict[int, list[Frame]] = {}
     current: list[Frame] = []
     for line in text.splitlines():
@@ -173,4 +177,4 @@ def parse_stack(text: str, thread_id: int | None) -> tuple[Frame, ...]:
         elif match := _STACK_LINE.match(line):
             current.append(Frame(match[1], int(match[2]), match[3]))
     frames = blocks.get(thread_id) or (list(blocks.values())[-1] if blocks else [])
-    return tuple(reversed(frames))
+    return tuple(frame for frame in reversed(frames) if frame.filename != "<string>")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import io
 import json
 import multiprocessing
@@ -17,49 +16,54 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from multiprocessing import context as mp_context
 from multiprocessing import forkserver, popen_forkserver, process, reduction, util
 from pathlib import Path
 
+from labs.folders import private_folder
 from labs.preload import FOLDER_VARIABLE, LOG_NAME, READY_NAME
 
 CONTEXT = multiprocessing.get_context("forkserver")
-PREFIX = "labs-"
-EXIT_SECONDS = 4.0
+_EXIT_SECONDS = 4.0
 
 
-class PreloadFailed(RuntimeError):
-    """The process that forks ranks ended while it was importing torch; the text carries its last words."""
+class ServerEnded(RuntimeError):
+    """The process that forks ranks has ended by itself; the text carries its last words."""
 
 
 class Server(forkserver.ForkServer):
     """One fork server of our own: a learner's own use of multiprocessing neither meets it nor disturbs it.
 
-    Private names of the standard library in this file: `ForkServer._forkserver_pid`, `read_signed`,
-    `Popen._launch` (3.11 to 3.13 are the same in this) and `_config["tempdir"]`.
+    Private names of the standard library in this file, the same from 3.11 to 3.14: `_forkserver_pid`,
+    `_forkserver_alive_fd`, `_forkserver_address`, `read_signed`, `Popen._launch`, `_config["tempdir"]`.
     """
 
-    def __init__(self):
+    def __init__(self, reason: str = ""):
         super().__init__()
         self.set_forkserver_preload(["labs.preload"])
         self.folder = private_folder()
-        self.announced = False
+        self._reason, self._was_announced = reason, False
+        self._check = threading.Lock()
 
-    def ensure_running(self):
+    def ensure_running(self) -> None:
         """Start the server if it does not run; returns at once, the imports go on in the background."""
-        if not self.alive():
+        if not self.is_alive():
             (self.folder / READY_NAME).unlink(missing_ok=True)
             with _only_for_the_server(self.folder):
                 super().ensure_running()
 
-    def alive(self) -> bool:
-        if self._forkserver_pid is None:
+    def is_alive(self) -> bool:
+        with self._check:
+            if self._forkserver_pid is None:
+                return False
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(self._forkserver_pid, os.WNOHANG) == (0, 0):
+                    return True
+            os.close(self._forkserver_alive_fd)
+            self._forkserver_pid = self._forkserver_alive_fd = self._forkserver_address = None
             return False
-        # WNOWAIT: look, and leave the exit status to the standard library.
-        return os.waitid(os.P_PID, self._forkserver_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def report(self) -> dict | None:
         """What labs/preload.py wrote at its end: seconds, missing, num_threads, files; None while it imports."""
@@ -68,41 +72,57 @@ class Server(forkserver.ForkServer):
         except FileNotFoundError:
             return None
 
-    def wait_until_ready(self, give_up) -> None:
-        """Wait for the imports; `give_up()` is asked between and may raise. Raises PreloadFailed if the server dies."""
+    def wait_until_ready(self, give_up=lambda: None) -> None:
+        """Wait for the imports; `give_up()` is asked between and may raise. Raises ServerEnded."""
         while self.report() is None:
             give_up()
-            if not self.alive():
-                raise PreloadFailed(_last_words(self.folder / LOG_NAME))
+            if not self.is_alive():
+                raise ServerEnded(self.last_words())
             time.sleep(0.02)
 
+    def announce(self, show):
+        """Say once, with `show(text)`, that the imports are not done yet; returns what takes the words away again."""
+        if self._was_announced or self.report() is not None:
+            return lambda: None
+        self._was_announced = True
+        work = "importing torch and DeepSpeed for the ranks (about 10 s, once per kernel)."
+        return show(f"Warming up: {self._reason}{work}")
+
     def edited_files(self) -> list[str]:
-        """Files of labs/ that were changed after the server had imported them."""
+        """Files of labs/, relative to it, that were changed after the server had imported them."""
         files = (self.report() or {}).get("files", {})
-        return [file for file, stamp in files.items() if not os.path.exists(file) or os.stat(file).st_mtime_ns != stamp]
+        edited = [file for file, stamp in files.items() if _changed_at(file) != stamp]
+        return [os.path.relpath(file, Path(__file__).parent) for file in edited]
+
+    def last_words(self) -> str:
+        """Why the server ended, as far as it could say."""
+        try:
+            text = (self.folder / LOG_NAME).read_text(errors="replace").strip()[-1500:]
+        except OSError:
+            text = ""
+        return (
+            "the process that starts ranks has ended. Its last words: "
+            f"{text or '(none; was it killed? out of memory?)'}\n"
+            "Try `python -m labs doctor`, then run the cell again."
+        )
 
     def close(self) -> None:
-        """End the server, and with it every process forked from it; takes a few seconds at most."""
-        if self._forkserver_pid is not None:
-            os.close(self._forkserver_alive_fd)  # asks it to end
-            if not self._wait_for_end(EXIT_SECONDS):
-                os.kill(self._forkserver_pid, signal.SIGKILL)
-                self._wait_for_end(EXIT_SECONDS)
-            self._forkserver_pid = self._forkserver_alive_fd = None
+        """End the server, and with it every process forked from it; takes some seconds at most."""
+        if self.is_alive():
+            with self._check:
+                pid, self._forkserver_pid = self._forkserver_pid, None
+                os.close(self._forkserver_alive_fd)  # asks it to end
+            if not _has_ended(pid, _EXIT_SECONDS):
+                os.kill(pid, signal.SIGKILL)
+                _has_ended(pid, _EXIT_SECONDS)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _wait_for_end(self, seconds: float) -> bool:
-        until = time.monotonic() + seconds
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(self._forkserver_pid, os.WNOHANG) == (0, 0):
-                if time.monotonic() > until:
-                    return False
-                time.sleep(0.01)
-        return True
-
-    def fork(self, target, args: tuple, name: str) -> ForkedProcess:
-        """Fork a process that runs target(*args)."""
-        return ForkedProcess(CONTEXT.Process(target=target, args=args, name=name), self)
+    def fork(self, target, arguments: tuple, name: str) -> ForkedProcess:
+        """Fork a process that runs target(*arguments). Raises ServerEnded."""
+        try:
+            return ForkedProcess(CONTEXT.Process(target=target, args=arguments, name=name), self)
+        except (EOFError, ConnectionError, BrokenPipeError):
+            raise ServerEnded(self.last_words()) from None
 
 
 class ForkedProcess(popen_forkserver.Popen):
@@ -139,21 +159,29 @@ class ForkedProcess(popen_forkserver.Popen):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 send(self.pid, number)
 
-    def kill_group(self) -> None:
-        self.signal_group(signal.SIGKILL)
+    def kill_descendants(self) -> None:
+        """Kill what the process, now gone, has left behind."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 _server: Server | None = None
+_owner = 0
 _lock = threading.Lock()
 
 
-def server() -> Server:
-    """Return this process's fork server, started."""
-    global _server
+def server(may_replace: bool = False) -> Server:
+    """Return this process's fork server, started; a new one if labs/ was edited since and `may_replace`."""
+    global _server, _owner
     with _lock:
+        if _owner != os.getpid():  # never use the server of the process that forked this one
+            _server, _owner = None, os.getpid()
+        edited = _server.edited_files() if _server is not None and may_replace else []
+        if edited:
+            _server.close()
+            _server = Server(f"labs/{edited[0]} was changed (restart the kernel so that the notebook sees it too); ")
         if _server is None:
             _server = Server()
-            atexit.register(_server_at_exit)
         _server.ensure_running()
         return _server
 
@@ -164,53 +192,14 @@ def begin_preload() -> None:
         return
     if multiprocessing.parent_process() is not None or sys.argv[:1] == ["-m"]:
         return
-    # A fork server or a resource tracker of multiprocessing itself: without this, each would start the next, for ever.
-    if any("from multiprocessing." in argument for argument in sys.orig_argv):
-        return
     with contextlib.suppress(OSError):  # a full disk or too many processes: launch() says so when it matters
         server()
 
 
-def _server_at_exit() -> None:
+@atexit.register
+def _close_at_exit() -> None:
     if _server is not None and _owner == os.getpid():
         _server.close()
-
-
-def private_folder() -> Path:
-    """Make a folder that only this user reads, and remove those whose owners died without removing theirs."""
-    global _owner
-    _owner = os.getpid()
-    _sweep(Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    # The lock lives as long as this process: a folder without one belongs to nobody.
-    _locks.append(_try_lock(folder))
-    return folder
-
-
-_owner = 0
-_locks: list[int | None] = []
-
-
-def _try_lock(folder: Path) -> int | None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _sweep(place: Path) -> None:
-    for folder in place.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):
-            status = folder.stat()
-            # A minute of grace: another process may be between making its folder and locking it.
-            if status.st_uid != os.getuid() or time.time() - status.st_mtime < 60:
-                continue
-            if (descriptor := _try_lock(folder)) is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-                os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -232,13 +221,18 @@ def _only_for_the_server(folder: Path):
         config.pop("tempdir") if tempdir is None else config.update(tempdir=tempdir)
 
 
-def _last_words(log: Path) -> str:
+def _changed_at(file: str) -> int | None:
     try:
-        text = log.read_text(errors="replace").strip()
+        return os.stat(file).st_mtime_ns
     except OSError:
-        text = ""
-    return (
-        "the process that starts ranks ended while it was importing torch. "
-        f"Its last words: {text[-1500:] or '(none; was it killed? out of memory?)'}\n"
-        "Try `python -m labs doctor`, then run the cell again."
-    )
+        return None
+
+
+def _has_ended(pid: int, seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+    return True

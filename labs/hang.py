@@ -1,10 +1,48 @@
-"""Why do ranks wait? Put together where each rank stands when the deadline passes. No torch."""
+"""Why do ranks wait? Each rank tells where it stands when the deadline passes; the parent puts that together."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from math import prod
 
-from labs.failures import RankTimeout, parse_stack, render_frames
+from labs.failures import RankTimeout, name_ranks, parse_stack, render_frames
+
+_DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "Long": "int64", "Int": "int32", "Byte": "uint8"}
+
+
+@dataclass(frozen=True)
+class LastCollective:
+    """The newest collective of one process group on a rank: its number in the group, its size, whether it has ended."""
+
+    group: str
+    number: int
+    name: str
+    num_elements: int
+    dtype: str
+    has_ended: bool
+
+
+def last_collectives() -> tuple[LastCollective, ...]:
+    """Return the newest collective of each process group of this rank, the newest of all last.
+
+    torch 2.13 records gloo's collectives in C++ (its flight recorder), DDP's own too; there is no public reader.
+    """
+    from torch._C._distributed_c10d import _dump_fr_trace_json
+
+    newest: dict[str, dict] = {}
+    for entry in json.loads(_dump_fr_trace_json()).get("entries", []):
+        newest.pop(entry["process_group"][0], None)
+        newest[entry["process_group"][0]] = entry
+    return tuple(_last(group, entry) for group, entry in newest.items())
+
+
+def _last(group: str, entry: dict) -> LastCollective:
+    number = entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"]
+    num_elements = sum(prod(sizes) for sizes in entry["input_sizes"])
+    dtype = (entry["input_dtypes"] or [""])[0]
+    name = entry["profiling_name"].partition(":")[2]
+    return LastCollective(group, number, name, num_elements, _DTYPES.get(dtype, dtype.lower()), bool(entry["retired"]))
 
 
 @dataclass(frozen=True)
@@ -30,7 +68,7 @@ def explain_timeout(standings: list[Standing], seconds: float) -> RankTimeout:
             paragraphs.append(stacks[standing.rank] or "  (it did not answer; is its process stopped?)")
     late = [s.rank for s in standings if not s.returned]
     text = (
-        f"after {seconds:g} s {_ranks(late)} had not finished.\n" + "\n".join(paragraphs) + "\n"
+        f"after {seconds:g} s {name_ranks(late)} had not finished.\n" + "\n".join(paragraphs) + "\n"
         "Every rank must issue the same collectives in the same order. If the work is only slow, raise timeout_seconds."
     )
     return RankTimeout(text, stacks, collectives)
@@ -68,7 +106,3 @@ def _missing(standing: Standing, standings: list[Standing]) -> str:
 def _name(last) -> str:
     size = f" ({last.num_elements} x {last.dtype})" if last.dtype else ""
     return f"{last.name} #{last.number}{size}"
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))

@@ -42,7 +42,8 @@ DEEPSPEED_MODULES = (
     "deepspeed.runtime.zero.stage3",
     "deepspeed.ops",
 )
-LABS_MODULES = ("labs.rank", "labs.train", "labs.strategies", "labs.observe")
+STRATEGY_MODULES = tuple(f"labs.strategies.{path.stem}" for path in Path(__file__).parent.glob("strategies/[a-z]*.py"))
+LABS_MODULES = ("labs.rank", "labs.job", "labs.train", *STRATEGY_MODULES)
 
 
 def main(folder: Path) -> None:

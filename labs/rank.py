@@ -10,11 +10,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import io
-import json
 import multiprocessing
 import os
-import pickle
 import signal
 import socket
 import sys
@@ -25,9 +22,10 @@ from datetime import timedelta
 from multiprocessing import forkserver
 from pathlib import Path
 
-from labs.channel import LEAVE, REPORT, Channel
-from labs.failures import Failure, describe
-from labs.pickling import dump_value
+from labs.channel import LEAVE, REPORT, Channel, LineStream
+from labs.failures import CannotSend, Failure, describe
+from labs.hang import last_collectives
+from labs.pickling import dump_value, load_call
 
 JOB_NAME = "job.pickle"
 _PR_SET_PDEATHSIG = 1
@@ -72,7 +70,7 @@ def emit(record) -> None:
     Raises CannotSend if the record cannot be pickled.
     """
     if _channel is not None:
-        _channel.send("record", dump_value(record, "record", f"rank {_info.rank if _info else '?'}"))
+        _channel.send("record", dump_value(record, "record", "emit()"))
 
 
 def join_world(store_path: str | None = None, timeout_seconds: float = 1800.0) -> RankInfo:
@@ -121,7 +119,8 @@ def main(seat: Seat, end: socket.socket) -> None:
 
 def _work(seat: Seat, channel: Channel) -> None:
     try:
-        function, arguments, environment = pickle.loads(Path(seat.folder, JOB_NAME).read_bytes())
+        function, arguments, environment = load_call(Path(seat.folder, JOB_NAME).read_bytes())
+        _lend_to_main(function)
         os.environ.update(environment)
         _set_environment(seat)
         _quiet()
@@ -129,7 +128,7 @@ def _work(seat: Seat, channel: Channel) -> None:
         channel.send("joined", threading.get_ident())
         _capture_prints(channel)
         value = function(*arguments)
-        result = dump_value(value, "value", f"rank {seat.rank}")
+        result = dump_value(value, "value", f"`{getattr(function, '__name__', 'your function')}`")
         _flush()
         channel.send("value", result)
     except BaseException as error:  # SystemExit too: a rank that leaves without a result has failed
@@ -141,7 +140,16 @@ def _describe(error: BaseException) -> Failure:
     failure = describe(error)
     if isinstance(error, SystemExit):
         return Failure(f"ended before its result: {failure.headline} was raised (sys.exit?)", failure.frames)
+    if isinstance(error, CannotSend):
+        return Failure(str(error))
     return failure
+
+
+def _lend_to_main(function) -> None:
+    """Put the names that the function uses into `__main__`, where pickle looks for the classes of a notebook."""
+    if getattr(function, "__module__", None) == "__main__":
+        names = {name: value for name, value in function.__globals__.items() if not name.startswith("__")}
+        vars(sys.modules["__main__"]).update(names)
 
 
 def _isolate(seat: Seat) -> None:
@@ -154,9 +162,9 @@ def _isolate(seat: Seat) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    faulthandler.enable(file=2)
     stack = os.open(seat.file("stack"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
+    faulthandler.enable(file=stack)  # a crash in native code
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)  # the parent asks: it works in native code too
 
 
 def _die_with_fork_server() -> None:
@@ -164,7 +172,7 @@ def _die_with_fork_server() -> None:
 
     The server ends when every holder of its `alive` pipe has ended. A rank that is stuck in native code with the
     interpreter lock cannot watch its parent; once it holds no end of that pipe, the server goes with the notebook's
-    process and takes the rank along. Private: ForkServer._forkserver_alive_fd, _forkserver_pid (3.11 to 3.13).
+    process and takes the rank along. Private: ForkServer._forkserver_alive_fd and others (see labs/forkserver.py).
     """
     server = forkserver._forkserver
     if server._forkserver_alive_fd is not None:
@@ -200,79 +208,15 @@ def _quiet() -> None:
     warnings.filterwarnings("ignore", module=r"(torch|deepspeed)\b")
 
 
-class _Lines(io.TextIOBase):
-    """A text stream that sends each line to the parent."""
-
-    encoding = "utf-8"
-
-    def __init__(self, channel: Channel, name: str, descriptor: int):
-        self._channel, self._name, self._descriptor, self._rest = channel, name, descriptor, ""
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def write(self, text: str) -> int:
-        *lines, self._rest = (self._rest + text).split("\n")
-        for line in lines:
-            self._channel.send("text", (self._name, line))
-        return len(text)
-
-    def finish(self) -> None:
-        if self._rest:
-            self.write("\n")
-
-
 def _capture_prints(channel: Channel) -> None:
-    sys.stdout, sys.stderr = _Lines(channel, "stdout", 1), _Lines(channel, "stderr", 2)
+    sys.stdout, sys.stderr = LineStream(channel, "stdout", 1), LineStream(channel, "stderr", 2)
 
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
-            stream.finish() if isinstance(stream, _Lines) else stream.flush()
+            stream.finish() if isinstance(stream, LineStream) else stream.flush()
 
 
 def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@dataclass(frozen=True)
-class LastCollective:
-    """The newest collective of one process group on this rank: its number in the group, its size, whether it ended."""
-
-    group: str
-    number: int
-    name: str
-    num_elements: int
-    dtype: str
-    has_ended: bool
-
-
-def last_collectives() -> tuple[LastCollective, ...]:
-    """Return the newest collective of each process group, the newest group last.
-
-    torch 2.13 records gloo's collectives in C++ (its flight recorder), DDP's own too; there is no public reader.
-    """
-    from torch._C._distributed_c10d import _dump_fr_trace_json
-
-    newest: dict[str, dict] = {}
-    for entry in json.loads(_dump_fr_trace_json()).get("entries", []):
-        newest.pop(entry["process_group"][0], None)
-        newest[entry["process_group"][0]] = entry
-    return tuple(_last(group, entry) for group, entry in newest.items())
-
-
-def _last(group: str, entry: dict) -> LastCollective:
-    number = entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"]
-    num_elements = 0
-    for sizes in entry["input_sizes"]:
-        count = 1
-        for size in sizes:
-            count *= size
-        num_elements += count
-    dtype = (entry["input_dtypes"] or [""])[0].lower()
-    name = entry["profiling_name"].split(":")[-1]
-    return LastCollective(group, number, name, num_elements, dtype, bool(entry["retired"]))

@@ -14,12 +14,21 @@ from pathlib import Path
 
 from labs import rank as rank_room
 from labs.channel import LEAVE, REPORT, Inbox, Message
-from labs.failures import Failure, RankFailed, RunCancelled, how_it_ended, render_failure
+from labs.failures import (
+    Failure,
+    RankFailed,
+    RunCancelled,
+    how_it_ended,
+    name_ranks,
+    parse_stack,
+    render_failure,
+)
 from labs.forkserver import ForkedProcess, Server
 from labs.hang import Standing, explain_timeout
 
 JOIN_SECONDS = 120.0  # forking and meeting take well under a second; a machine that swaps needs more
 ECHO_SECONDS = 2.0  # how long to look for the cause after an error that only says "the other one has gone"
+COMPANY_SECONDS = 0.5  # an error is often the same on every rank, and then says so
 GRACE_SECONDS = 0.5
 REPORT_SECONDS = 2.0
 
@@ -41,6 +50,10 @@ class Member:
     def joined(self) -> bool:
         return self.thread_id is not None
 
+    @property
+    def is_over(self) -> bool:
+        return self.value is not None or self.failure is not None
+
 
 @dataclass
 class Crew:
@@ -48,21 +61,25 @@ class Crew:
 
     world_size: int
     timeout_seconds: float
-    restarts_clock: bool  # a record counts as progress: for runs that report each step
+    restarts_clock: bool  # for runs that report each step
     folder: Path
     server: Server
-    on_message: object
-    cancelled: object
     members: list[Member] = field(default_factory=list)
     selector: selectors.DefaultSelector = field(default_factory=selectors.DefaultSelector)
     joined_at: float | None = None
     news_at: float = 0.0
 
-    def run(self, wake_up: socket.socket, on_joined) -> list[bytes]:
-        """Start the ranks and return the pickled value of each. Raises RankFailed, RankTimeout or RunCancelled."""
+    def run(self, watcher, wake_up: socket.socket) -> list[bytes]:
+        """Start the ranks and return the pickled value of each.
+
+        `watcher` hears on_ready(), on_joined() and on_message(rank, message), and is asked is_cancelled() whenever
+        `wake_up` is readable. Raises RankFailed, RankTimeout, RunCancelled, ServerEnded.
+        """
+        self.watcher = watcher
         self.selector.register(wake_up, selectors.EVENT_READ)
         try:
             self.server.wait_until_ready(self._give_up)
+            watcher.on_ready()
             for rank in range(self.world_size):
                 self._give_up()
                 self._fork(rank)
@@ -73,7 +90,7 @@ class Crew:
                 self._raise_failure()
                 if self.joined_at is None and all(member.joined for member in self.members):
                     self.joined_at = self.news_at = time.monotonic()
-                    on_joined()
+                    watcher.on_joined()
                 if time.monotonic() >= self._deadline():
                     raise self._timeout()
             return [member.value for member in self.members]
@@ -82,7 +99,7 @@ class Crew:
             self.selector.close()
 
     def _give_up(self) -> None:
-        if self.cancelled():
+        if self.watcher.is_cancelled():
             raise RunCancelled("the run was cancelled; its ranks have ended")
 
     def _fork(self, rank: int) -> None:
@@ -139,27 +156,34 @@ class Crew:
             member.collectives = message.payload
         else:
             self.news_at = time.monotonic()
-            self.on_message(member.rank, message)
+            self.watcher.on_message(member.rank, message)
 
     def _bury(self, member: Member) -> None:
         self.selector.unregister(member.process.sentinel)
         member.exit_code = member.process.poll()
         if member.value is None and member.failure is None:
             words = how_it_ended(member.exit_code)
-            tail = _tail(self.folder / f"rank{member.rank}.log")
-            member.failure = Failure(words + (f"\nits last words:\n{tail}" if tail else ""), seconds=time.monotonic())
+            if not self.server.is_alive():
+                words = self.server.last_words()
+            elif tail := self._file(member, "log").strip()[-1500:]:
+                words += f"\nits last words:\n{tail}"
+            frames = parse_stack(self._file(member, "stack"), member.thread_id)
+            member.failure = Failure(words, frames, seconds=time.monotonic())
 
     def _raise_failure(self) -> None:
-        """Raise the earliest failure that is a cause; an echo alone is raised after a moment of looking for one."""
+        """Raise the earliest failure that is a cause, after a moment for the others to fail too."""
         failed = [member for member in self.members if member.failure is not None]
         if not failed:
             return
-        first = min(failed, key=lambda member: (member.failure.is_echo, member.failure.seconds))
-        if first.failure.is_echo and time.monotonic() < first.failure.seconds + ECHO_SECONDS:
+        first = min(failed, key=lambda member: (member.failure.is_echo, member.failure.seconds)).failure
+        patience = ECHO_SECONDS if first.is_echo else COMPANY_SECONDS
+        if time.monotonic() < first.seconds + patience and not all(member.is_over for member in self.members):
             self._listen(0.05)
             return
-        text = render_failure(first.failure)
-        raise RankFailed(f"rank {first.rank} of {self.world_size} failed\n{text}", first.rank, text)
+        company = [member.rank for member in failed if member.failure.headline == first.headline]
+        failure = next(member.failure for member in failed if member.rank == company[0])
+        text = render_failure(failure)
+        raise RankFailed(f"{name_ranks(company)} of {self.world_size} failed\n{text}", company[0], text)
 
     def _timeout(self):
         """Ask every rank where it stands, then explain."""
@@ -172,18 +196,18 @@ class Crew:
         while time.monotonic() < until and not all(self._has_reported(member) for member in self.members):
             self._listen(0.05)
         standings = [
-            Standing(m.rank, m.joined, m.value is not None, self._stack(m), m.thread_id, m.collectives)
+            Standing(m.rank, m.joined, m.value is not None, self._file(m, "stack"), m.thread_id, m.collectives)
             for m in self.members
         ]
         return explain_timeout(standings, self.timeout_seconds if self.joined_at else JOIN_SECONDS)
 
-    def _stack(self, member: Member) -> str:
+    def _file(self, member: Member, name: str) -> str:
         with contextlib.suppress(OSError):
-            return (self.folder / f"rank{member.rank}.stack").read_text(errors="replace")
+            return (self.folder / f"rank{member.rank}.{name}").read_text(errors="replace")
         return ""
 
     def _has_reported(self, member: Member) -> bool:
-        return member.exit_code is not None or (member.collectives is not None and bool(self._stack(member)))
+        return member.exit_code is not None or (member.collectives is not None and bool(self._file(member, "stack")))
 
     def _end(self) -> None:
         """Let finished ranks leave, end the others, and wait until every one is gone."""
@@ -199,7 +223,7 @@ class Crew:
                         member.process.signal_group(number)
                 self._wait_for_ends(seconds)
         for member in self.members:
-            member.process.kill_group()  # what a rank has started itself
+            member.process.kill_descendants()  # what a rank has started itself
             member.process.finalizer()
             member.inbox.close()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -217,10 +241,3 @@ class Crew:
             for member in self.members:
                 if member.exit_code is None:
                     member.exit_code = member.process.poll()
-
-
-def _tail(log: Path, num_characters: int = 1500) -> str:
-    try:
-        return log.read_text(errors="replace").strip()[-num_characters:]
-    except OSError:
-        return ""
