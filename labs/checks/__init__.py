@@ -57,7 +57,7 @@ def check(exercise: str, answer: Callable[..., Any]) -> Verdict:
 
 def _judged(judge: Judge, answer: Callable[..., Any]) -> Finding:
     """Run a judge; an answer that raises or never comes back is a finding, too."""
-    from labs.launcher import RankFailed, RankTimeout
+    from labs.failures import RankFailed, RankTimeout
 
     try:
         return judge(answer)

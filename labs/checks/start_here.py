@@ -1,0 +1,113 @@
+"""Judges of lesson 00: values that every rank must agree on, against sums made in one process."""
+
+from __future__ import annotations
+
+import math
+
+from labs.launcher import launch
+
+# What each rank knows, for groups of two, three and four. No two totals can be mistaken for each other, shares have
+# unequal lengths, and one rank holds nothing at all.
+NUMBERS = ((2.5, 40.0), (1.0, -7.25, 300.0), (0.5, 20.0, 3000.0, -4.0))
+SHARES = (
+    ((1.0, 2.0, 3.0, 4.0), (100.0,)),
+    ((8.0,), (), (1.0, 2.0, 5.0)),
+    ((1.0,), (3.0, 5.0), (10.0, 20.0, 30.0), (7.0, 7.0, 7.0, 7.0, 7.0)),
+)
+
+
+def judge_global_sum(answer):
+    """Ask for the sum of one number a rank, on 2, 3 and 4 ranks."""
+    for numbers in NUMBERS:
+        got = launch(_answer_to_number, answer, numbers, world_size=len(numbers), timeout_seconds=20)
+        total = sum(numbers)
+        if not _all_close(got, total):
+            found = f"On {len(numbers)} ranks holding {_listed(numbers)} the sum is {total:g}; yours: {_listed(got)}."
+            return "failed", found, _sum_hint(got, numbers, total)
+    return "passed", "Every rank returns the same sum, on 2, 3 and 4 ranks.", ""
+
+
+def _sum_hint(got, numbers, total) -> str:
+    if _same(got, numbers):
+        return (
+            "Each rank returns its own number. Only a collective, such as dist.all_reduce, lets ranks hear each other."
+        )
+    if _close(got[0], total):
+        return "Rank 0 is right and another is not: dist.reduce gives the result to one rank, dist.all_reduce to all."
+    if _all_close(got, total / len(numbers)):
+        return "That is the mean. The sum is asked for."
+    if _same(got, [number * len(numbers) for number in numbers]):
+        return "The ranks hold different numbers, so one of them times world_size is not their sum."
+    if _same(got, [int(sum(map(int, numbers)))] * len(numbers)):
+        return "The fractions are lost: make the tensor of a floating-point type."
+    return _disagreement(got)
+
+
+def judge_global_mean(answer):
+    """Ask for the mean over all elements of unequal shares, on 2, 3 and 4 ranks."""
+    for shares in SHARES:
+        got = launch(_answer_to_share, answer, shares, world_size=len(shares), timeout_seconds=20)
+        elements = [element for share in shares for element in share]
+        mean = sum(elements) / len(elements)
+        if not _all_close(got, mean):
+            lengths = _listed([len(share) for share in shares])
+            found = f"With shares of {lengths} elements the mean is {mean:.4g}; yours: {_listed(got)}."
+            return "failed", found, _mean_hint(got, shares)
+    return "passed", "Every rank returns the mean over all elements, also where a rank holds none.", ""
+
+
+def _mean_hint(got, shares) -> str:
+    means = [sum(share) / len(share) if share else math.nan for share in shares]
+    if _same(got, means):
+        return "Each rank returns the mean of its own share: no rank has heard of the others yet."
+    if _all_close(got, sum(means) / len(means)):
+        return (
+            "That is the mean of the means. A rank with one element weighs as much in it as a rank with four. "
+            "Add up what a mean is made of, and divide once, at the end."
+        )
+    if any(math.isnan(value) for value in got):
+        return "The mean of an empty share is nan, and nan spreads. Communicate the sum and the count instead."
+    if _all_close(got, sum(map(sum, shares)) / len(shares)):
+        return "The sum is right; it is divided by the number of ranks instead of the number of elements."
+    if _all_close(got, sum(map(sum, shares))):
+        return "That is the sum of all elements. Their number, over all ranks, is missing below it."
+    return _disagreement(got)
+
+
+def _disagreement(got) -> str:
+    if _all_close(got, got[0]):
+        return "All ranks agree on another number: write down by hand what the collective adds up."
+    return "The ranks do not agree: each must use the result of a collective that gives it to all ranks."
+
+
+def _answer_to_number(answer, numbers) -> float:
+    """Run the answer on one rank with the number that only this rank is given."""
+    import torch.distributed as dist
+
+    return float(answer(numbers[dist.get_rank()]))
+
+
+def _answer_to_share(answer, shares) -> float:
+    import torch
+    import torch.distributed as dist
+
+    return float(answer(torch.tensor(shares[dist.get_rank()])))
+
+
+def _close(value: float, expected: float) -> bool:
+    return math.isclose(value, expected, rel_tol=1e-5, abs_tol=1e-6) or (math.isnan(value) and math.isnan(expected))
+
+
+def _same(values, expected) -> bool:
+    return all(_close(value, wanted) for value, wanted in zip(values, expected, strict=True))
+
+
+def _all_close(values, expected: float) -> bool:
+    return _same(values, [expected] * len(values))
+
+
+def _listed(values) -> str:
+    return ", ".join(f"{value:.4g}" for value in values)
+
+
+JUDGES = {"global_sum": judge_global_sum, "global_mean": judge_global_mean}

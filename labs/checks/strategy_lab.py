@@ -1,0 +1,179 @@
+"""Judges of lesson 08: the learner's decision is run, measured, and set beside what every other strategy would hold."""
+
+from __future__ import annotations
+
+from labs import memory
+from labs.config import STRATEGIES, ModelTrainingConfig
+from labs.launcher import launch
+from labs.records import RunResult
+from labs.schedule import run_collectives
+from labs.spec import ModelSpec
+from labs.traffic import predict
+
+STATES = ("parameters", "gradients", "optimizer", "master_weights")
+MULTI_RANK = tuple(strategy for strategy in STRATEGIES if strategy != "single")
+TASK = ModelTrainingConfig(world_size=4, batch_size=32, steps=2)
+CAP_BYTES = 2_000_000
+LARGEST_DIFFERENCE = 1e-4  # nats, in fp32: another order of sums stays a tenth below it, another batch far above
+ARGUMENT = "It must return a labs.ModelTrainingConfig."
+
+
+def judge_fewest_bytes_held(answer):
+    """Measure the four states of the choice; no strategy may hold fewer on its fullest rank."""
+    choice = answer()
+    if problem := _not_the_task(choice, free=("strategy", "use_mixed_precision")):
+        return problem
+    run = _run(choice)
+    held, fewest, best = _held(run), *_fewest(_predicted_bytes, [choice.replace(strategy=s) for s in MULTI_RANK])
+    if held <= fewest:
+        return "passed", f"{choice.strategy} holds {held:,} bytes on its fullest rank; none holds fewer.", ""
+    largest = max(STATES, key=lambda state: _state(run, state))
+    found = f"{choice.strategy} holds {held:,} bytes on its fullest rank; {fewest:,} is possible."
+    if choice.strategy == "hsdp":
+        return "failed", found, "hsdp cuts within half of the ranks and keeps two copies. Who cuts among all four?"
+    if {choice.strategy, best.strategy} == {"fsdp", "zero3"}:
+        return "failed", found, "The right idea. Another engine cuts the same states and keeps no buffers beside them."
+    whole = f"Of this, {_state(run, largest):,} bytes are {largest.replace('_', ' ')}."
+    return "failed", found, f"{whole} Which strategy cuts every state into one piece a rank?"
+
+
+def judge_fewest_bytes_sent(answer):
+    """Measure what the choice sends in a step; no strategy, precision or accumulation may send less."""
+    choice = answer()
+    if problem := _not_the_task(choice, free=("strategy", "use_mixed_precision", "gradient_accumulation_steps")):
+        return problem
+    run = _run(choice)
+    sent = max(rank.traffic.sent_bytes or rank.traffic.predicted_bytes for rank in run.ranks) / run.config.steps
+    options = [TASK.replace(strategy=s, use_mixed_precision=mixed) for s in MULTI_RANK for mixed in (True, False)]
+    fewest, best = _fewest(_predicted_sent, options)
+    if sent <= fewest * 1.005:
+        return (
+            "passed",
+            f"{choice.strategy} sends {sent:,.0f} bytes a step from its busiest rank; none sends fewer.",
+            "",
+        )
+    found = f"{choice.strategy} sends {sent:,.0f} bytes a step from its busiest rank; {fewest:,.0f} is possible."
+    if not choice.use_mixed_precision:
+        return "failed", found, "In fp32 every number on the wire takes 4 bytes. Which setting makes it 2?"
+    if choice.gradient_accumulation_steps > 1 and choice.strategy == best.strategy:
+        return "failed", found, "Accumulation saves bytes a sample, not bytes an optimizer step."
+    return (
+        "failed",
+        found,
+        "What a rank does not keep, it has to fetch. Which strategy keeps all, and sends gradients once?",
+    )
+
+
+def judge_largest_model(answer):
+    """Measure the choice against the cap; one layer more must not fit under any strategy."""
+    choice = answer(CAP_BYTES)
+    if problem := _not_the_task(choice, free=("strategy", "use_mixed_precision", "model")):
+        return problem
+    tiny = ModelSpec.from_name("tiny", num_layers=choice.model.num_layers)
+    if choice.model != tiny:
+        return (
+            "failed",
+            "The model differs from tiny in more than its layers.",
+            "ModelSpec.from_name('tiny', num_layers=n)",
+        )
+    held = _held(_run(choice))
+    found = f"{choice.model.num_layers} layers under {choice.strategy} hold {held:,} bytes on the fullest rank"
+    if held > CAP_BYTES:
+        return (
+            "failed",
+            f"{found}, over the cap of {CAP_BYTES:,}.",
+            "The cap holds on each rank: look at the fullest one.",
+        )
+    larger = choice.replace(model=ModelSpec.from_name("tiny", num_layers=choice.model.num_layers + 1))
+    fewest, best = _fewest(_predicted_bytes, [larger.replace(strategy=s) for s in MULTI_RANK])
+    if fewest > CAP_BYTES:
+        return "passed", f"{found}, under the cap of {CAP_BYTES:,}; one layer more fits under no strategy.", ""
+    if best.strategy == choice.strategy or _predicted_bytes(larger) <= CAP_BYTES:
+        return "failed", f"{found}; one layer more fits, too.", "Search upwards until the prediction passes the cap."
+    return (
+        "failed",
+        f"{found}; a deeper model fits under another strategy.",
+        "Which strategy leaves most room on each rank?",
+    )
+
+
+def judge_same_loss(answer):
+    """Run the choice beside the given config: another strategy, another number of ranks, the same losses."""
+    given = TASK.replace(batch_size=16, steps=6, use_mixed_precision=False)
+    choice = answer(given)
+    if not isinstance(choice, ModelTrainingConfig):
+        return "failed", f"The function returned {choice!r}.", ARGUMENT
+    same = [name for name in ("strategy", "world_size") if getattr(choice, name) == getattr(given, name)]
+    if same:
+        return (
+            "failed",
+            f"Both runs have the same {' and '.join(same)}.",
+            "Change the strategy and the number of ranks.",
+        )
+    if choice.steps != given.steps:
+        return "failed", f"{choice.steps} steps cannot be laid over {given.steps}.", "Keep the number of steps."
+    first, second = launch(given), launch(choice)
+    largest = max(abs(a - b) for a, b in zip(first.losses, second.losses, strict=True))
+    if largest < LARGEST_DIFFERENCE:
+        found = f"{choice.strategy} on {choice.world_size} follows ddp on 4 to within {LARGEST_DIFFERENCE} nats."
+        return "passed", found, ""
+    found = f"The curves lie up to {largest:.2g} nats apart."
+    return "failed", found, _curve_hint(given, choice)
+
+
+def _curve_hint(given: ModelTrainingConfig, choice: ModelTrainingConfig) -> str:
+    if choice.batch_size != given.batch_size:
+        return "batch_size counts the samples of all ranks together: it must not grow or shrink with the ranks."
+    free = ("strategy", "world_size", "gradient_accumulation_steps", "offload", "activation_checkpointing")
+    changed = [
+        name
+        for name in ModelTrainingConfig.model_fields
+        if name not in free and getattr(given, name) != getattr(choice, name)
+    ]
+    return f"These fields decide what is computed, not where, and were changed: {', '.join(changed) or 'none'}."
+
+
+def _not_the_task(choice, free: tuple[str, ...]):
+    """Say which part of the task a choice changes; None when it changes only what is free."""
+    if not isinstance(choice, ModelTrainingConfig):
+        return "failed", f"The function returned {choice!r}.", ARGUMENT
+    for name in ("world_size", "batch_size", "model", "offload", "gradient_accumulation_steps"):
+        wanted = getattr(TASK, name)
+        if name not in free and getattr(choice, name) != wanted:
+            found = f"{name} is not as the task says."
+            return "failed", found, f"Keep {name}={'tiny' if name == 'model' else wanted}."
+    return None
+
+
+def _run(choice: ModelTrainingConfig) -> RunResult:
+    return launch(choice.replace(steps=2, warmup_steps=0), timeout_seconds=60)
+
+
+def _state(run: RunResult, state: str) -> int:
+    return max(rank.memory.states[state].measured_bytes for rank in run.ranks)
+
+
+def _held(run: RunResult) -> int:
+    return max(sum(rank.memory.states[state].measured_bytes for state in STATES) for rank in run.ranks)
+
+
+def _predicted_bytes(config: ModelTrainingConfig) -> int:
+    by_rank = [memory.state_bytes(config, rank) for rank in range(config.world_size)]
+    return max(sum(rank[state] for state in STATES) for rank in by_rank)
+
+
+def _predicted_sent(config: ModelTrainingConfig) -> float:
+    return max(predict(run_collectives(config, rank), rank)[0] for rank in range(config.world_size)) / config.steps
+
+
+def _fewest(cost, configs) -> tuple[float, ModelTrainingConfig]:
+    best = min(configs, key=cost)
+    return cost(best), best
+
+
+JUDGES = {
+    "fewest_bytes_held": judge_fewest_bytes_held,
+    "fewest_bytes_sent": judge_fewest_bytes_sent,
+    "largest_model": judge_largest_model,
+    "same_loss": judge_same_loss,
+}
