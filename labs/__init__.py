@@ -19,6 +19,19 @@ _ROOMS = {
     "ModelTrainingConfig": "labs.config",
     "ModelSpec": "labs.spec",
     "RunResult": "labs.records",
+    "plot_run": "labs.plots",
+    "plot_loss": "labs.plots",
+    "plot_layer_norms": "labs.plots",
+    "plot_memory": "labs.plots",
+    "plot_traffic": "labs.plots",
+    "plot_comparison": "labs.plots",
+    "table_memory": "labs.plots",
+    "table_traffic": "labs.plots",
+    "table_loss": "labs.plots",
+    "table_layer_norms": "labs.plots",
+    "table_comparison": "labs.plots",
+    "strategy_lab": "labs.widgets",
+    "check": "labs.checks",
 }
 
 __all__ = list(_ROOMS)
