@@ -30,7 +30,7 @@ _ROOMS = {
     "table_loss": "labs.plots",
     "table_layer_norms": "labs.plots",
     "table_comparison": "labs.plots",
-    "strategy_lab": "labs.widgets",
+    "strategy_lab": "labs.widgets.strategy_lab",
     "check": "labs.checks",
 }
 
