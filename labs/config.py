@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from labs.errors import ConfigError, FriendlyModel
 from labs.spec import ModelSpec
+from labs.units import format_count
 
 __all__ = ["ConfigError", "ModelTrainingConfig", "STRATEGIES", "TABLES"]
 
@@ -16,6 +17,9 @@ Strategy = Literal["single", "ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3"]
 STRATEGIES: tuple[str, ...] = Strategy.__args__
 # Tables that scikit-learn installs with itself: (rows, features, classes).
 TABLES = {"digits": (1797, 64, 10), "breast_cancer": (569, 30, 2), "wine": (178, 13, 3), "iris": (150, 4, 3)}
+
+# Larger models are for planning: no laptop trains them.
+TRAINABLE = {"num_layers": 96, "hidden_size": 4096, "context": 4096}
 
 
 class ModelTrainingConfig(FriendlyModel):
@@ -62,7 +66,8 @@ class ModelTrainingConfig(FriendlyModel):
 
     @model_validator(mode="after")
     def _refuse_what_no_engine_can_do(self):
-        for problem in (_world_problem, _batch_problem, _offload_problem, _data_problem, _warmup_problem):
+        checks = (_model_problem, _world_problem, _batch_problem, _offload_problem, _data_problem, _warmup_problem)
+        for problem in checks:
             if sentence := problem(self):
                 raise ValueError(sentence)
         return self
@@ -91,6 +96,18 @@ class ModelTrainingConfig(FriendlyModel):
     def twin(self) -> ModelTrainingConfig:
         """The same run in one process, in one micro-batch: what every strategy must agree with."""
         return self.replace(strategy="single", world_size=1, gradient_accumulation_steps=1, offload=False)
+
+
+def _model_problem(config: ModelTrainingConfig) -> str | None:
+    if config.model.kind == "llama":
+        return (
+            f"a model of kind 'llama' with {format_count(config.model.num_parameters)} parameters is for planning and "
+            "too large to train here; try model='small', or labs.footprint for the planning"
+        )
+    for name, limit in TRAINABLE.items():
+        if (given := getattr(config.model, name)) > limit:
+            return f"{name} {given} is for planning: models that are trained here stop at {limit}; try {name}={limit}"
+    return None
 
 
 def _world_problem(config: ModelTrainingConfig) -> str | None:

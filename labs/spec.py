@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from labs.errors import ConfigError, FriendlyModel
+from labs.errors import FriendlyModel
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,32 @@ class ParameterSpec:
         return len(self.shape) >= 2
 
 
+class LlamaShape(FriendlyModel):
+    """What the Llama family has and TinyGPT has not: grouped queries, a gated feed-forward layer, experts."""
+
+    intermediate_size: int = Field(
+        ge=1, description="width of the feed-forward layer, of one expert where there are many"
+    )
+    num_kv_heads: int = Field(ge=1, description="heads of keys and values, each shared by a group of query heads")
+    head_size: int | None = Field(None, ge=1, description="hidden_size / num_heads when not given")
+    num_experts: int = Field(1, ge=1)
+    experts_per_token: int = Field(1, ge=1)
+    qkv_bias: bool = False
+    proj_bias: bool = False
+    mlp_bias: bool = False
+
+
 class ModelSpec(FriendlyModel):
-    """A TinyGPT ("gpt") or a classifier for tables ("mlp"), small enough for a laptop.
+    """A TinyGPT ("gpt") or a classifier for tables ("mlp"); or a "llama", which is for planning alone.
 
     The three switches `residual`, `norm` and `init_scale` exist to make a deep stack misbehave on purpose.
     """
 
-    kind: Literal["gpt", "mlp"] = "gpt"
-    num_layers: int = Field(4, ge=1, le=96)
-    hidden_size: int = Field(64, ge=1, le=4096)
+    kind: Literal["gpt", "mlp", "llama"] = "gpt"
+    num_layers: int = Field(4, ge=1, le=1024)
+    hidden_size: int = Field(64, ge=1, le=2**17)
     num_heads: int = Field(4, ge=1)
-    context: int = Field(64, ge=2, le=4096, description="tokens in one sample")
+    context: int = Field(64, ge=2, le=2**24, description="tokens in one sample")
     vocab_size: int = Field(256, ge=2)
     tied_embedding: bool = True
     residual: bool = True
@@ -48,33 +63,51 @@ class ModelSpec(FriendlyModel):
     init_scale: float = Field(1.0, gt=0, le=100)
     num_features: int = Field(64, ge=1, description="columns of the table (mlp)")
     num_classes: int = Field(10, ge=2, description="classes of the table (mlp)")
+    llama: LlamaShape | None = Field(None, description="what kind 'llama' has beside the fields above")
 
     @model_validator(mode="after")
-    def _heads_divide_hidden(self):
-        if self.kind == "gpt" and self.hidden_size % self.num_heads:
-            raise ValueError(
-                f"hidden_size {self.hidden_size} does not split into {self.num_heads} heads of equal width; "
-                f"try num_heads={_largest_divisor(self.hidden_size, self.num_heads)} or a multiple of {self.num_heads}"
-            )
+    def _refuse_what_does_not_go_together(self):
+        for problem in (_heads_problem, _llama_problem):
+            if sentence := problem(self):
+                raise ValueError(sentence)
         return self
 
     @classmethod
     def from_name(cls, name: str, **changes) -> ModelSpec:
-        """Return a preset by name, with single fields changed.
+        """Return a preset ("tiny") or a published model ("llama-3-8b") by name, with single fields changed.
 
-        Raises ConfigError for an unknown name, listing the known ones.
+        Raises ConfigError for an unknown name, listing the known ones, the nearest first.
         """
-        if name not in PRESETS:
-            raise ConfigError(f"model {name!r} is not known; the known names are {', '.join(PRESETS)}")
-        return cls(**{**PRESETS[name], **changes})
+        from labs import named_models
+
+        return named_models.find(name, **changes)
+
+    @classmethod
+    def from_hf_config(cls, path) -> ModelSpec:
+        """Read the shape of a model from a Hugging Face config.json, or from the folder that holds one.
+
+        Raises ConfigError for a file that cannot be read, a model_type that is not known, or a size that is missing.
+        """
+        from labs import named_models
+
+        return named_models.from_hf_config(path)
 
     def parameters(self) -> tuple[ParameterSpec, ...]:
         """List the distinct parameter tensors in the order of `named_parameters()`; a tied head is not listed twice."""
-        return _gpt_parameters(self) if self.kind == "gpt" else _mlp_parameters(self)
+        return {"gpt": _gpt_parameters, "mlp": _mlp_parameters, "llama": _llama_parameters}[self.kind](self)
 
     @property
     def num_parameters(self) -> int:
         return sum(parameter.num_elements for parameter in self.parameters())
+
+    @property
+    def num_active_parameters(self) -> int:
+        """Parameters that compute one token: all but those of the experts that the router leaves out."""
+        if self.llama is None:
+            return self.num_parameters
+        idle = self.llama.num_experts - self.llama.experts_per_token
+        expert = sum(p.num_elements for p in self.parameters() if ".experts.0." in p.name)
+        return self.num_parameters - idle * expert
 
     def buffers(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """List the fp32 buffers as (name, shape): the table's mean and standard deviation, none for text."""
@@ -82,6 +115,7 @@ class ModelSpec(FriendlyModel):
         return (("mean", size), ("std", size)) if self.kind == "mlp" else ()
 
 
+# Small enough to train on a laptop. Published models, for planning, are in labs/named_models.py.
 PRESETS: dict[str, dict] = {
     "tiny": dict(num_layers=4, hidden_size=64, num_heads=4, context=64),
     "small": dict(num_layers=6, hidden_size=128, num_heads=4, context=64),
@@ -125,14 +159,81 @@ def _mlp_parameters(spec: ModelSpec) -> tuple[ParameterSpec, ...]:
     return tuple(found + _linear("head", hidden, spec.num_classes, "root"))
 
 
-def _linear(name: str, inputs: int, outputs: int, unit: str) -> list[ParameterSpec]:
-    return [ParameterSpec(f"{name}.weight", (outputs, inputs), unit), ParameterSpec(f"{name}.bias", (outputs,), unit)]
+def _llama_parameters(spec: ModelSpec) -> tuple[ParameterSpec, ...]:
+    found = [ParameterSpec("token_embedding.weight", (spec.vocab_size, spec.hidden_size), "root")]
+    for index in range(spec.num_layers):
+        found += _llama_block(spec, f"blocks.{index}")
+    found.append(ParameterSpec("final_norm.weight", (spec.hidden_size,), "root"))
+    if not spec.tied_embedding:
+        found.append(ParameterSpec("head.weight", (spec.vocab_size, spec.hidden_size), "root"))
+    return tuple(found)
+
+
+def _llama_block(spec: ModelSpec, unit: str) -> list[ParameterSpec]:
+    """RMSNorm has a gain and no bias; keys and values are narrower than queries; every expert is a gated layer."""
+    shape, hidden = spec.llama, spec.hidden_size
+    queries, keys = (heads * head_size(spec) for heads in (spec.num_heads, shape.num_kv_heads))
+    found = [ParameterSpec(f"{unit}.norm1.weight", (hidden,), unit)]
+    for name, width in (("q", queries), ("k", keys), ("v", keys)):
+        found += _linear(f"{unit}.{name}", hidden, width, unit, shape.qkv_bias)
+    found += _linear(f"{unit}.proj", queries, hidden, unit, shape.proj_bias)
+    found.append(ParameterSpec(f"{unit}.norm2.weight", (hidden,), unit))
+    if shape.num_experts > 1:
+        found += _linear(f"{unit}.router", hidden, shape.num_experts, unit, bias=False)
+    for expert in range(shape.num_experts):
+        name = f"{unit}.experts.{expert}" if shape.num_experts > 1 else unit
+        found += _linear(f"{name}.gate", hidden, shape.intermediate_size, unit, shape.mlp_bias)
+        found += _linear(f"{name}.up", hidden, shape.intermediate_size, unit, shape.mlp_bias)
+        found += _linear(f"{name}.down", shape.intermediate_size, hidden, unit, shape.mlp_bias)
+    return found
+
+
+def head_size(spec: ModelSpec) -> int:
+    """Width of one attention head [elements]."""
+    return spec.llama and spec.llama.head_size or spec.hidden_size // spec.num_heads
+
+
+def _linear(name: str, inputs: int, outputs: int, unit: str, bias: bool = True) -> list[ParameterSpec]:
+    weight = ParameterSpec(f"{name}.weight", (outputs, inputs), unit)
+    return [weight, ParameterSpec(f"{name}.bias", (outputs,), unit)] if bias else [weight]
 
 
 def _norm(name: str, width: int, unit: str, present: bool) -> list[ParameterSpec]:
     if not present:
         return []
     return [ParameterSpec(f"{name}.weight", (width,), unit), ParameterSpec(f"{name}.bias", (width,), unit)]
+
+
+def _heads_problem(spec: ModelSpec) -> str | None:
+    free = spec.kind == "mlp" or (spec.llama and spec.llama.head_size)
+    if free or spec.hidden_size % spec.num_heads == 0:
+        return None
+    return (
+        f"hidden_size {spec.hidden_size} does not split into {spec.num_heads} heads of equal width; "
+        f"try num_heads={_largest_divisor(spec.hidden_size, spec.num_heads)} or a multiple of {spec.num_heads}"
+    )
+
+
+def _llama_problem(spec: ModelSpec) -> str | None:
+    if (spec.kind == "llama") != (spec.llama is not None):
+        needs = "needs" if spec.kind == "llama" else "has no use for"
+        return f"a model of kind {spec.kind!r} {needs} llama=LlamaShape(...); try ModelSpec.from_name('llama-3-8b')"
+    if spec.kind != "llama":
+        return None
+    if (spec.residual, spec.norm, spec.init_scale) != (True, True, 1.0):
+        return "residual, norm and init_scale change models that are trained here, not kind 'llama'; try kind='gpt'"
+    shape = spec.llama
+    if spec.num_heads % shape.num_kv_heads:
+        return (
+            f"{spec.num_heads} query heads do not split over num_kv_heads {shape.num_kv_heads}; "
+            f"try num_kv_heads={_largest_divisor(spec.num_heads, shape.num_kv_heads)}"
+        )
+    if shape.experts_per_token > shape.num_experts:
+        return (
+            f"experts_per_token {shape.experts_per_token} is more than the {shape.num_experts} experts there are; "
+            f"try experts_per_token={shape.num_experts}"
+        )
+    return None
 
 
 def _largest_divisor(number: int, at_most: int) -> int:

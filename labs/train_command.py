@@ -15,7 +15,7 @@ from labs.config import TABLES, ConfigError, ModelTrainingConfig
 from labs.records import RunResult
 from labs.spec import PRESETS, ModelSpec
 
-_DERIVED = ("kind", "num_features", "num_classes")  # the data decides these
+_DERIVED = ("kind", "num_features", "num_classes", "llama")  # the data decides these, and that llamas do not train
 
 
 class _Parser(argparse.ArgumentParser):
