@@ -22,8 +22,7 @@ from multiprocessing import context as mp_context
 from multiprocessing import forkserver, popen_forkserver, process, reduction, util
 from pathlib import Path
 
-from labs.folders import private_folder
-from labs.preload import FOLDER_VARIABLE, LOG_NAME, READY_NAME
+from labs.folders import FOLDER_VARIABLE, LOG_NAME, READY_NAME, private_folder
 
 CONTEXT = multiprocessing.get_context("forkserver")
 _EXIT_SECONDS = 4.0
@@ -111,7 +110,8 @@ class Server(forkserver.ForkServer):
         if self.is_alive():
             with self._check:
                 pid, self._forkserver_pid = self._forkserver_pid, None
-                os.close(self._forkserver_alive_fd)  # asks it to end
+                os.close(self._forkserver_alive_fd)
+            os.kill(pid, signal.SIGTERM)
             if not _has_ended(pid, _EXIT_SECONDS):
                 os.kill(pid, signal.SIGKILL)
                 _has_ended(pid, _EXIT_SECONDS)

@@ -18,9 +18,7 @@ import threading
 import time
 from pathlib import Path
 
-FOLDER_VARIABLE = "LABS_SERVER_FOLDER"  # set by labs/forkserver.py for this process alone
-LOG_NAME = "preload.log"
-READY_NAME = "ready.json"
+from labs.folders import FOLDER_VARIABLE, LOG_NAME, READY_NAME
 
 TORCH_MODULES = (
     "torch",
@@ -80,6 +78,7 @@ def _detach(folder: Path) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
+    os.environ["LABS_PRELOAD"] = "0"  # whatever starts below this process imports for itself
     os.environ["DS_ACCELERATOR"] = "cpu"  # read by deepspeed when it is imported
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of compiler processes
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy would start a thread per core when it is imported
