@@ -5,16 +5,20 @@ input, attention its queries, keys, values, output and one number a query and he
 that two layers keep is held once. With b samples, s tokens each, hidden size h, a heads and e bytes an element, a GPT
 block keeps b s h e x 16 + b s e x 4 + b s a x 4 bytes: no s**2 term, because torch's attention is the flash kernel.
 
+A Llama block is counted in the same way but never measured here: an estimate.
+
 Source: the terms are those of Korthikanti et al. 2022 (arXiv 2205.05198), without dropout, and counted for this model.
 """
 
 from __future__ import annotations
 
 from labs.config import ModelTrainingConfig
-from labs.spec import ModelSpec
+from labs.spec import ModelSpec, head_size
 
 INT64_BYTES = 8
 FP32_BYTES = 4
+# What selective checkpointing computes again: everything but the results of matrix products and of attention.
+CHEAP = ("norm outputs", "norm statistics", "GELU outputs", "SiLU outputs", "gated products", "attention scores")
 
 
 def activation_bytes(config: ModelTrainingConfig) -> int:
@@ -29,14 +33,40 @@ def activation_bytes(config: ModelTrainingConfig) -> int:
 def activation_terms(config: ModelTrainingConfig) -> dict[str, int]:
     """Return {what is kept: bytes} for one micro-batch; the terms of the blocks are summed over blocks."""
     width = 2 if config.use_mixed_precision else FP32_BYTES
-    spec, samples = config.model, config.micro_batch_size
-    rows = samples * (spec.context if spec.kind == "gpt" else 1)
-    block = _gpt_block if spec.kind == "gpt" else _mlp_block
-    kept = {"block inputs": rows * spec.hidden_size * width}
-    if not config.activation_checkpointing:
-        kept = block(spec, rows, width)
+    checkpointing = "full" if config.activation_checkpointing else "none"
+    return kept_terms(config.model, config.micro_batch_size, width, checkpointing)
+
+
+def kept_terms(
+    spec: ModelSpec, samples: int, width: int, checkpointing: str = "none", keeps_scores: bool = False
+) -> dict[str, int]:
+    """Return {what is kept: bytes} of `samples` samples in elements of `width` bytes.
+
+    checkpointing: "none", "selective" (CHEAP is computed again) or "full" (a block keeps its input alone).
+    """
+    kept = block_terms(spec, samples, width, keeps_scores)
+    if checkpointing == "full":
+        kept = {"block inputs": kept["block inputs"]}
+    if checkpointing == "selective":
+        kept = {name: size for name, size in kept.items() if name not in CHEAP}
     kept = {name: spec.num_layers * size for name, size in kept.items()}
-    return {**_inputs(spec, samples, width), **kept, **_head(spec, rows, width)}
+    return {**_inputs(spec, samples, width), **kept, **_head(spec, _rows(spec, samples), width)}
+
+
+def block_terms(spec: ModelSpec, samples: int, width: int, keeps_scores: bool = False) -> dict[str, int]:
+    """Return {what one block keeps without checkpointing: bytes}.
+
+    `keeps_scores` adds what attention without the flash kernel keeps: 5 bytes a pair of tokens and head, which is the
+    softmax, its dropout mask and the product of the two. Source: Korthikanti et al. 2022, section 4.1.
+    """
+    kept = {"gpt": _gpt_block, "mlp": _mlp_block, "llama": _llama_block}[spec.kind](spec, _rows(spec, samples), width)
+    if keeps_scores and spec.kind != "mlp":
+        kept["attention scores"] = 5 * samples * spec.num_heads * spec.context**2
+    return kept
+
+
+def _rows(spec: ModelSpec, samples: int) -> int:
+    return samples if spec.kind == "mlp" else samples * spec.context
 
 
 def _gpt_block(spec: ModelSpec, rows: int, width: int) -> dict[str, int]:
@@ -66,6 +96,29 @@ def _mlp_block(spec: ModelSpec, rows: int, width: int) -> dict[str, int]:
     }
 
 
+def _llama_block(spec: ModelSpec, rows: int, width: int) -> dict[str, int]:
+    """Keys and values are narrower than queries; of many experts each token keeps those that it visits."""
+    shape, tensor = spec.llama, rows * spec.hidden_size * width
+    queries, keys = (rows * heads * head_size(spec) * width for heads in (spec.num_heads, shape.num_kv_heads))
+    inner = rows * shape.experts_per_token * shape.intermediate_size * width
+    experts = shape.num_experts > 1
+    return {
+        "block inputs": tensor,
+        "sums after attention": tensor,
+        "norm outputs": 2 * tensor,
+        "norm statistics": 2 * rows * FP32_BYTES,  # RMSNorm: 1/rms of every row
+        "queries, keys, values": queries + 2 * keys,
+        "attention outputs": queries,
+        "attention log-sums": rows * spec.num_heads * FP32_BYTES,
+        "gates": inner,
+        "SiLU outputs": inner,
+        "ups": inner,
+        "gated products": inner,
+        "routed inputs and outputs": experts * 2 * shape.experts_per_token * tensor,
+        "router weights": experts * rows * shape.num_experts * FP32_BYTES,
+    }
+
+
 def _inputs(spec: ModelSpec, samples: int, width: int) -> dict[str, int]:
     """Tokens and targets are views of one window [batch, context + 1]; rows of a table are scaled first."""
     if spec.kind == "mlp":
@@ -76,8 +129,8 @@ def _inputs(spec: ModelSpec, samples: int, width: int) -> dict[str, int]:
 def _head(spec: ModelSpec, rows: int, width: int) -> dict[str, int]:
     """The last block's output, the final norm, and the cross-entropy, which is fp32 always."""
     tensor = rows * spec.hidden_size * width
-    norms = 1 if spec.kind == "gpt" and spec.norm else 0
-    classes = spec.vocab_size if spec.kind == "gpt" else spec.num_classes
+    norms = 1 if spec.kind != "mlp" and spec.norm else 0
+    classes = spec.num_classes if spec.kind == "mlp" else spec.vocab_size
     return {
         "last block's output": tensor,
         "final norm": norms * (tensor + 2 * rows * width),

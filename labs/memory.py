@@ -60,11 +60,16 @@ def peak_parameters_bytes(
     resting = state_bytes(config, rank, found)["parameters"]
     if config.strategy not in ("fsdp", "hsdp"):
         return resting
-    root, *blocks = [size for _, size in gathered_bytes(config, found)]
-    received = 0 if num_shards(config) == 1 else 1  # one shard is copied, not received
+    return resting + gathered_peak_bytes(found, num_shards(config), compute_bytes(config))
+
+
+def gathered_peak_bytes(parameters: Iterable[ParameterSpec], shards: int, width: int) -> int:
+    """Predict the most bytes that FSDP's gathered copies and receive buffers take at once; `width` bytes an element."""
+    root, *blocks = [size for _, size in unit_bytes(parameters, shards, width)]
+    received = 0 if shards == 1 else 1  # one shard is copied, not received
     in_forward = [size * (1 + received) for size in blocks]
     in_backward = [size + received * before for size, before in zip(blocks, (0, *blocks), strict=False)]
-    return resting + root + max(root * received, *in_forward, *in_backward)
+    return root + max(root * received, *in_forward, *in_backward)
 
 
 def compute_bytes(config: ModelTrainingConfig) -> int:
@@ -98,7 +103,11 @@ def local_elements(shape: tuple[int, ...], shards: int, index: int) -> int:
 
 def gathered_bytes(config: ModelTrainingConfig, parameters: Iterable[ParameterSpec]) -> list[tuple[str, int]]:
     """List (unit, bytes of its gathered copy, padding included) of FSDP: the root first, then blocks in order."""
-    shards, width = num_shards(config), compute_bytes(config)
+    return unit_bytes(parameters, num_shards(config), compute_bytes(config))
+
+
+def unit_bytes(parameters: Iterable[ParameterSpec], shards: int, width: int) -> list[tuple[str, int]]:
+    """List (unit, bytes of its copy gathered from `shards` padded shards), in elements of `width` bytes."""
     units = {"root": 0}
     for parameter in parameters:
         size = shards * padded_elements(parameter.shape, shards) * width
