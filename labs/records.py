@@ -112,8 +112,8 @@ class RunResult:
 
     @property
     def steps_per_second(self) -> float:
-        """Steps over their summed seconds, the first step left out where there are others (it warms up)."""
-        counted = self.steps[1:] or self.steps
+        """Steps over their seconds; from three on without the first, which warms up, and the last, which is inspected."""
+        counted = self.steps[1:-1] or self.steps
         return len(counted) / sum(step.seconds for step in counted)
 
     def to_dict(self) -> dict:

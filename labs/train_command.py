@@ -109,7 +109,8 @@ def main(arguments: list[str]) -> int:
 def _train_here(given: argparse.Namespace) -> int:
     config = read_config(given)
     _check_outputs(given)
-    from labs.launcher import RankFailed, RankTimeout, start
+    from labs.failures import RankFailed, RankTimeout
+    from labs.launcher import start
 
     with _progress(config) as show:
         run = start(config, timeout_seconds=given.timeout_seconds, on_record=lambda rank, record: show(rank, record))
