@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -52,10 +53,12 @@ def _training(config, arguments: tuple, world_size, timeout_seconds: float) -> J
         remedy = f"try config.replace(world_size={world_size})"
         raise ValueError(f"world_size={world_size} is refused: the config says {config.world_size}; {remedy}")
 
-    def finish(values, startup_seconds):
+    started_at = time.time()
+
+    def finish(values, _):
         from labs.records import RunResult
 
-        return RunResult.from_ranks(config, values, startup_seconds=startup_seconds)
+        return RunResult.from_ranks(config, values, started_at)
 
     data = dump_call(_train, (config,), dict(os.environ))
     return Job(config.strategy, config.world_size, timeout_seconds, True, data, finish)
