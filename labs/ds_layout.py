@@ -8,6 +8,7 @@ Checked against real ranks in tests/test_laws.py and tests/test_deepspeed.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from labs.config import ModelTrainingConfig
 from labs.memory import ADAMW_TENSORS, FP32_BYTES, compute_bytes
@@ -22,6 +23,25 @@ def state_bytes(config: ModelTrainingConfig, rank: int, parameters: Sequence[Par
     Gradients are those between the last backward and `step()`, buffers that live as long included.
     """
     return _cut_bytes(config, parameters) if config.strategy == "zero3" else _flat_bytes(config, rank, parameters)
+
+
+def peak_parameters_bytes(config: ModelTrainingConfig, rank: int, parameters: Sequence[ParameterSpec]) -> int:
+    """Predict the most bytes of parameters that `measure.PeakParameters` sees alive at once during a training step.
+
+    ZeRO-3 has one module gathered at a time, beside the parts at rest; a block that recomputes its activations keeps
+    its last linear layer gathered meanwhile. Two moments are between the samples: while several tensors of a module
+    arrive in one all_gather they are there twice, and both embeddings stay gathered at the very end of backward.
+    """
+    resting = state_bytes(config, rank, parameters)["parameters"]
+    if config.strategy != "zero3" or config.world_size == 1:  # one rank computes with the part itself
+        return resting
+    modules = modules_in_order(config, parameters)
+    live = [gathered_elements(module, config.world_size) for module in modules]
+    if config.activation_checkpointing and config.model.kind == "gpt":
+        for block in blocks_of(modules):
+            sizes = [gathered_elements(module, config.world_size) for module in block]
+            live.append(sizes[-1] + max(sizes[:-1]))
+    return resting + compute_bytes(config) * max(live)
 
 
 def bucket_elements(sizes: Iterable[int]) -> int:
@@ -106,9 +126,26 @@ def _cut_bytes(config: ModelTrainingConfig, parameters: Sequence[ParameterSpec])
     }
 
 
-def peak_parameters_bytes(config: ModelTrainingConfig, rank: int, parameters: Sequence[ParameterSpec]) -> int:
-    return state_bytes(config, rank, parameters)["parameters"]
+def modules_in_order(config: ModelTrainingConfig, parameters: Iterable[ParameterSpec]) -> list[list[ParameterSpec]]:
+    """List the parameters that each module gathers, in the order of the forward pass; a tied head comes last."""
+    parameters = list(parameters)
+    modules = [list(group) for _, group in groupby(parameters, key=module_of)]
+    is_tied = config.model.kind == "gpt" and module_of(parameters[-1]) != "head"
+    return modules + [[parameters[0]]] if is_tied else modules
 
 
-def step_collectives(config, rank, step, parameters):
-    return []
+def blocks_of(modules: Iterable[list[ParameterSpec]]) -> list[list[list[ParameterSpec]]]:
+    """Group the modules of each block; what stands outside of blocks is left out."""
+    grouped = groupby(modules, key=lambda module: module[0].unit)
+    return [list(group) for unit, group in grouped if unit != "root"]
+
+
+def module_of(parameter: ParameterSpec) -> str:
+    return parameter.name.rpartition(".")[0]
+
+
+def gathered_elements(module: list[ParameterSpec], world_size: int) -> int:
+    """Elements of a module's gathered copy: one tensor stays in its padded buffer, several are copied out of theirs."""
+    if len(module) > 1:
+        return sum(p.num_elements for p in module)
+    return world_size * part_elements(module[0].num_elements, world_size)

@@ -26,9 +26,9 @@ def step_collectives(
     """List the collectives that a rank issues in one training step (counted from 0), in order."""
     found = parameters or config.model.parameters()
     if config.strategy.startswith("zero"):
-        from labs import ds_layout
+        from labs import ds_schedule
 
-        return ds_layout.step_collectives(config, rank, step, found)
+        return ds_schedule.step_collectives(config, rank, step, found)
     if config.strategy in ("fsdp", "hsdp"):
         return _fsdp_step(config, rank, found)
     return _ddp_step(config, step, found) if config.strategy == "ddp" else []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -125,6 +127,14 @@ class ZeRO3Engine(ZeROEngine):
     stage = 3
     shards = frozenset({"optimizer", "master_weights", "gradients", "parameters"})
 
+    def forward_loss(self, batch):
+        with _linear_that_saves_parameters():
+            return super().forward_loss(batch)
+
+    def _backward(self, loss):
+        with _linear_that_saves_parameters():  # activation checkpointing computes forward again
+            super()._backward(loss)
+
     def _gradient_slices(self):
         return states.cut_gradient_slices(self.zero)
 
@@ -138,6 +148,23 @@ class ZeRO3Engine(ZeROEngine):
         return states.cut_full_parameters(self.zero, self.names)
 
 
+@contextmanager
+def _linear_that_saves_parameters() -> Iterator[None]:
+    """Let `F.linear` remember the parameter itself for backward; torch's own remembers a view of the gathered copy.
+
+    Such a view keeps the copy alive until backward, so that nothing would be freed. DeepSpeed ships the replacement,
+    and installs it for the whole process and for good (`memory_efficient_linear`); here it is there while it is needed.
+    """
+    from deepspeed.runtime.zero.linear import zero3_linear_wrap
+
+    original = nn.functional.linear
+    nn.functional.linear = zero3_linear_wrap
+    try:
+        yield
+    finally:
+        nn.functional.linear = original
+
+
 def deepspeed_config(config: ModelTrainingConfig, stage: int, bucket: int) -> dict:
     """Translate a run into DeepSpeed's own words; `bucket` [elements] is where it gathers gradients before reducing."""
     zero: dict = {"stage": stage, "reduce_bucket_size": bucket, "overlap_comm": False}
@@ -146,6 +173,7 @@ def deepspeed_config(config: ModelTrainingConfig, stage: int, bucket: int) -> di
         # model of this size whole on every rank: ZeRO-3 in name only.
         for name in ("max_reuse_distance", "prefetch_bucket_size", "param_persistence_threshold"):
             zero[f"stage3_{name}"] = 0
+        zero["memory_efficient_linear"] = False  # see _linear_that_saves_parameters
     if config.offload:
         zero["offload_optimizer"] = {"device": "cpu"}
     if config.offload and stage == 3:
