@@ -2,7 +2,8 @@
 
 from labs.plots.bars import plot_memory, plot_traffic
 from labs.plots.curves import plot_layer_norms, plot_loss
-from labs.plots.pages import plot_comparison, plot_run
+from labs.plots.pages import plot_bytes, plot_comparison, plot_curves, plot_run
+from labs.plots.shard_map import plot_shard_map, table_shard_map
 from labs.plots.style import STATE_COLORS, STATE_HATCHES, Picture
 from labs.plots.tables import (
     Table,
@@ -17,6 +18,7 @@ from labs.plots.view import RunView
 
 __all__ = [
     "STATE_COLORS", "STATE_HATCHES", "Picture", "RunView", "Table", "describe_run",
-    "plot_comparison", "plot_layer_norms", "plot_loss", "plot_memory", "plot_run", "plot_traffic",
-    "table_comparison", "table_layer_norms", "table_loss", "table_memory", "table_traffic",
+    "plot_bytes", "plot_comparison", "plot_curves", "plot_layer_norms", "plot_loss",
+    "plot_memory", "plot_run", "plot_shard_map", "plot_traffic",
+    "table_comparison", "table_layer_norms", "table_loss", "table_memory", "table_shard_map", "table_traffic",
 ]  # fmt: skip

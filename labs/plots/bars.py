@@ -139,7 +139,7 @@ def draw_traffic(axes: Axes, view: RunView) -> None:
     axes.set_xticks(range(len(view.traffic)))
     axes.set_xlim(-0.6, len(view.traffic) - 0.4)
     axes.set_ylim(0, max(numbers) / size * 1.28 or 1)
-    clean(axes, "rank", f"bytes sent in {len(view.steps)} steps [{unit}]")
+    clean(axes, "rank", f"bytes sent in {view.config.steps} steps [{unit}]")
     keys = [Patch(label=label, linewidth=1, **look) for label, _, look in TRAFFIC_BARS]
     axes.legend(
         handles=keys, fontsize=8, frameon=False, ncols=3, loc="upper left", columnspacing=1.2, borderaxespad=0.2
@@ -149,8 +149,14 @@ def draw_traffic(axes: Axes, view: RunView) -> None:
 
 def _traffic_title(view: RunView) -> tuple[str, str]:
     sent = [record.sent_bytes for record in view.traffic]
-    if not any(record.predicted_bytes for record in view.traffic):
-        return "One rank sends nothing", "no other rank to agree with"
+    if len(sent) == 1:
+        return "One rank sends nothing", "predicted and measured: there is no other rank to agree with"
+    if None in sent and len(view.steps) < view.config.steps:
+        most = max(record.predicted_bytes for record in view.traffic)
+        return (
+            f"Each rank will send {format_bytes(most)}",
+            "predicted for the whole run; measured when the run has ended",
+        )
     if None in sent:
         return "Bytes on the wire, predicted", "this system has no counters for its sockets: not measured"
     off = max(abs(record.sent_bytes / record.predicted_bytes - 1) for record in view.traffic if record.predicted_bytes)

@@ -12,20 +12,46 @@ from labs.plots.view import RunView, sent_bytes_per_step, view_of, views_of
 from labs.records import STATES
 from labs.units import format_bytes, format_count
 
+CURVES_INCHES, BYTES_INCHES = 4.15, 3.75
 STATE_LETTERS = {state: state[0].upper() for state in STATES}
 
 
 def plot_run(run) -> Picture:
     """Draw one page of a run, finished or not: loss, gradient norms by layer, memory and bytes sent by rank."""
     view = view_of(run)
-    picture = Picture(12, 7.9)
-    half = 0.475  # of the height: the page's title has the rest
-    draw_loss(picture.panel((0, half, 0.5, half)), {view.name: view}, view.config.steps)
-    draw_layer_norms(picture.panel((0.5, half, 0.5, half), **NORM_MARGINS), view, view.config.steps)
-    draw_memory(picture.panel((0, 0, 0.5, half), **MEMORY_MARGINS), view)
-    draw_traffic(picture.panel((0.5, 0, 0.5, half)), view)
-    picture.text(0.012, 0.985, _page_title(view), va="top", fontsize=13, fontweight="bold", color=INK)
+    picture = Picture(12, CURVES_INCHES + BYTES_INCHES)
+    share = BYTES_INCHES / (CURVES_INCHES + BYTES_INCHES)
+    _draw_curves(picture, view, share, 1 - share)
+    _draw_bytes(picture, view, 0, share)
     return picture
+
+
+def plot_curves(run) -> Picture:
+    """Draw the upper half of `plot_run`: what changes with every step."""
+    picture = Picture(12, CURVES_INCHES)
+    _draw_curves(picture, view_of(run), 0, 1)
+    return picture
+
+
+def plot_bytes(run) -> Picture:
+    """Draw the lower half of `plot_run`: memory and bytes sent."""
+    picture = Picture(12, BYTES_INCHES)
+    _draw_bytes(picture, view_of(run), 0, 1)
+    return picture
+
+
+def _draw_curves(picture: Picture, view: RunView, bottom: float, height: float) -> None:
+    title_inches = 1.15
+    draw_loss(picture.panel((0, bottom, 0.5, height), top=title_inches), {view.name: view}, view.config.steps)
+    axes = picture.panel((0.5, bottom, 0.5, height), top=title_inches, **NORM_MARGINS)
+    draw_layer_norms(axes, view, view.config.steps)
+    y = 1 - 0.12 / picture.get_figheight()
+    picture.text(0.012, y, _page_title(view), va="top", fontsize=13, fontweight="bold", color=INK)
+
+
+def _draw_bytes(picture: Picture, view: RunView, bottom: float, height: float) -> None:
+    draw_memory(picture.panel((0, bottom, 0.5, height), **MEMORY_MARGINS), view)
+    draw_traffic(picture.panel((0.5, bottom, 0.5, height)), view)
 
 
 def _page_title(view: RunView) -> str:

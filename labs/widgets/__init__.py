@@ -1,0 +1,1 @@
+"""Controls over functions that the lessons have shown in plain code first."""
