@@ -93,6 +93,16 @@ def parameters_of(model: ModelSpec) -> tuple[ParameterSpec, ...]:
     return model.parameters()
 
 
+@lru_cache(maxsize=64)
+def largest_module_elements(model: ModelSpec) -> int:
+    """Count the parameters of the largest module (a linear layer, an embedding), its bias included."""
+    modules: dict[str, int] = {}
+    for parameter in parameters_of(model):
+        module = parameter.name.rpartition(".")[0]
+        modules[module] = modules.get(module, 0) + parameter.num_elements
+    return max(modules.values())
+
+
 def optimizer_bytes(optimizer: str, sizes: Iterable[int], width: int) -> int:
     """Bytes of an optimizer's states for tensors of these sizes [elements], in elements of `width` bytes.
 
@@ -184,7 +194,7 @@ def _moments(scenario: Scenario, parameters: Sequence[ParameterSpec], device: By
     begins |= {"activations": device["activations"], "buckets": 0 if scenario.strategy in SHARDED else buckets}
     begins |= {"logits": logits} if logits >= recomputed else {"recomputed": recomputed}
     ends = {**rest, **gradients, **unreduced, **gathered, "buckets": buckets, "activations": block}
-    step = {**rest, **gradients, "fp32 gradients": _fp32_gradients(scenario, device, trained)}
+    step = {**rest, **gradients, "fp32 gradients": _fp32_gradients(scenario, device)}
     step |= {"buckets": buckets if scenario.strategy == "zero3" else 0}
     return {"backward begins": begins, "backward ends": ends, "optimizer step": step}
 
@@ -195,12 +205,8 @@ def _gathered(scenario: Scenario, parameters: Sequence[ParameterSpec]) -> int:
         return gathered_peak_bytes(parameters, scenario.shards, scenario.width)
     if scenario.strategy != "zero3":
         return 0
-    modules: dict[str, int] = {}
-    for parameter in parameters:
-        module = parameter.name.rpartition(".")[0]
-        modules[module] = modules.get(module, 0) + parameter.num_elements
-    live = min(sum(modules.values()), scenario.live_elements)
-    return scenario.width * max(live, *modules.values())
+    live = min(sum(p.num_elements for p in parameters), scenario.live_elements)
+    return scenario.width * max(live, largest_module_elements(scenario.model))
 
 
 def _buckets(scenario: Scenario, parameters: Sequence[ParameterSpec]) -> int:
@@ -227,9 +233,14 @@ def _logits(scenario: Scenario) -> int:
     return rows * classes * (FP32_BYTES + (width if width != FP32_BYTES else 0))
 
 
-def _fp32_gradients(scenario: Scenario, device: Bytes, trained: int) -> int:
-    """The fp32 copy of 2-byte gradients that the update of fp32 master weights reads; offload makes it on the host."""
+def _fp32_gradients(scenario: Scenario, device: Bytes) -> int:
+    """The fp32 copy of 2-byte gradients that the update of fp32 master weights reads; offload makes it on the host.
+
+    One rank alone frees each gradient as it copies it, so that only the difference is added.
+    """
     if not scenario.precision.endswith("mixed") or scenario.strategy in SHARDED or scenario.offload != "none":
         return 0
-    owned = device["master_weights"] // FP32_BYTES
-    return FP32_BYTES * (min(owned, SUB_GROUP_ELEMENTS) if scenario.strategy == "zero3" else owned)
+    copied = device["master_weights"]
+    if scenario.strategy == "single":
+        return copied - device["gradients"]
+    return min(copied, FP32_BYTES * SUB_GROUP_ELEMENTS) if scenario.strategy == "zero3" else copied

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Literal
 
@@ -20,7 +21,7 @@ class ParameterSpec:
     unit: str  # "root" or "blocks.i"
     trainable: bool = True
 
-    @property
+    @cached_property
     def num_elements(self) -> int:
         return prod(self.shape)
 
