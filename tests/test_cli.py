@@ -1,0 +1,153 @@
+"""`python -m labs train`, the contract for other tools: one JSON object, bad values in one sentence, torchrun too."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labs.__main__ import main
+from labs.config import ModelTrainingConfig
+from labs.records import STATES, RunResult
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def train(*options):
+    return main(["train", *options])
+
+
+@pytest.fixture(scope="module")
+def run_file(tmp_path_factory):
+    """One short run, printed as JSON and saved whole."""
+    folder = tmp_path_factory.mktemp("run")
+    command = [sys.executable, "-m", "labs", "train", "--strategy", "zero2", "--steps", "3", "--json"]
+    command += ["--save", str(folder / "run.json"), "--no-use-mixed-precision", "--gradient-accumulation-steps", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=150)
+    assert done.returncode == 0, done.stderr
+    (folder / "printed.json").write_text(done.stdout)
+    return folder
+
+
+def test_json_prints_one_object_with_the_promised_fields(run_file):
+    printed = json.loads((run_file / "printed.json").read_text())
+    assert set(printed) == {
+        "config", "losses", "grad_norms", "eval", "memory", "traffic", "startup_seconds", "steps_per_second"
+    }  # fmt: skip
+    assert len(printed["losses"]) == len(printed["grad_norms"]) == printed["config"]["steps"] == 3
+    assert all(isinstance(value, float) for value in printed["losses"] + printed["grad_norms"])
+    assert len(printed["memory"]) == len(printed["traffic"]) == 2
+    for states in printed["memory"]:
+        assert set(states) == set(STATES)
+        assert all(set(state) == {"predicted_bytes", "measured_bytes"} for state in states.values())
+    for traffic in printed["traffic"]:
+        assert set(traffic) == {"sent_bytes", "received_bytes", "predicted_bytes", "theory_bytes", "collectives"}
+    assert printed["eval"][-1]["step"] == 2
+    assert {"validation_loss", "baseline_loss"} <= set(printed["eval"][-1])
+
+
+def test_a_saved_run_is_read_back_whole(run_file):
+    run = RunResult.load(run_file / "run.json")
+    assert json.loads(json.dumps(run.to_dict())) == json.loads((run_file / "run.json").read_text())
+    assert run.config.gradient_accumulation_steps == 2
+
+
+def test_every_field_of_the_config_is_an_option(capsys):
+    with pytest.raises(SystemExit):
+        train("--help")
+    text = capsys.readouterr().out
+    for name, field in ModelTrainingConfig.model_fields.items():
+        assert f"--{name.replace('_', '-')}" in text
+        if field.annotation is bool:
+            assert f"--no-{name.replace('_', '-')}" in text
+
+
+BAD = {
+    "--batch-size 33": "batch_size 33 does not divide",
+    "--batch-size many": "invalid int value: 'many'",
+    "--strategy zero4": "'zero4' is refused",
+    "--strategy single --world-size 2": "runs on one rank, not 2",
+    "--strategy hsdp --world-size 3": "must be even",
+    "--offload": "would be ignored",
+    "--model huge": "the known names are",
+    "--data digits --model tiny": "is a table",
+    "--learning-rate nan": "finite number",
+    "--num-heads 5": "does not split into 5 heads",
+    "--no-such-option": "unrecognized arguments",
+    "--config no_such_file.json": "no_such_file.json",
+    "--plot no_such_folder/run.png": "does not exist",
+    "--steps 0": "steps=0 is refused",
+    "--max-grad-norm -1": "max_grad_norm=-1.0 is refused",
+}
+
+
+@pytest.mark.parametrize("options", BAD)
+def test_a_bad_value_is_answered_in_one_sentence_and_status_2(options, capsys):
+    try:
+        status = train(*options.split())
+    except SystemExit as end:
+        status = end.code
+    output = capsys.readouterr()
+    assert status == 2
+    assert BAD[options] in output.err
+    assert len(output.err.strip().splitlines()) == 1 and output.out == ""
+
+
+def test_a_config_file_is_changed_by_options(tmp_path):
+    from labs.train_command import build_parser, read_config
+
+    path = tmp_path / "run.json"
+    saved = ModelTrainingConfig(strategy="zero3", world_size=4, model={"num_layers": 3}, steps=7)
+    path.write_text(saved.model_dump_json())
+    options = ["--config", str(path), "--steps", "9", "--hidden-size", "32", "--max-grad-norm", "none"]
+    expected = saved.replace(steps=9, max_grad_norm=None, model=saved.model.replace(hidden_size=32))
+    assert read_config(build_parser().parse_args(options)) == expected
+
+
+def test_a_person_gets_a_table_and_a_picture(tmp_path, capsys):
+    assert train("--strategy", "ddp", "--steps", "3", "--plot", str(tmp_path / "run.png")) == 0
+    printed = capsys.readouterr().out
+    assert "sockets" in printed and "baseline" in printed and "{" not in printed
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero3"])
+def test_two_torchrun_agents_train_as_one_job_of_four(strategy, tmp_path):
+    """Two agents with two ranks each, as on two machines, give the losses of four ranks launched from here."""
+    config = ModelTrainingConfig(strategy=strategy, world_size=4, steps=3, use_mixed_precision=False)
+    (tmp_path / "run.json").write_text(config.model_dump_json())
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
+    command += ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    job = ["-m", "labs", "train", "--config", str(tmp_path / "run.json"), "--json"]
+    agents = [
+        subprocess.Popen(
+            [*command, "--node-rank", str(node), *job],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment,
+        )
+        for node in range(2)
+    ]  # fmt: skip
+    try:
+        outputs = [agent.communicate(timeout=150) for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+    assert [agent.returncode for agent in agents] == [0, 0], outputs
+    printed = json.loads(outputs[0][0])
+    assert outputs[1][0] == ""  # only rank 0 speaks
+    from labs.launcher import launch
+
+    here = launch(config)
+    assert printed["losses"] == pytest.approx(here.losses, abs=1e-6)
+    assert printed["grad_norms"] == pytest.approx(here.grad_norms, rel=1e-5)
+    assert [rank["predicted_bytes"] for rank in printed["traffic"]] == [r.traffic.predicted_bytes for r in here.ranks]
+    assert [rank["sent_bytes"] for rank in printed["traffic"]] == [r.traffic.sent_bytes for r in here.ranks]
