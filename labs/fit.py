@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from labs.activations import kept_terms
 from labs.errors import ConfigError
 from labs.footprint import Bytes, Footprint, footprint
-from labs.scenario import SHARDED, Scenario
+from labs.scenario import Scenario
 from labs.units import format_bytes
 
 STATE_PARTS = ("parameters", "master_weights", "optimizer", "gradients", "buffers")
