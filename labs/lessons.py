@@ -157,6 +157,8 @@ def tidied(notebook: NotebookNode) -> NotebookNode:
             if output.output_type == "error":
                 output.evalue = _without_paths(output.evalue)
                 output.traceback = [_without_paths(line) for line in output.traceback]
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if output.get("data", True)]  # a notice that was erased
     return notebook
 
 
