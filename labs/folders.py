@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 PREFIX = "labs-"
-FOLDER_VARIABLE = "LABS_SERVER_FOLDER"  # tells the fork server, and nobody else, its folder
+SERVER_VARIABLE = "LABS_SERVER"  # tells the fork server, and nobody else, "pid of its owner:its folder"
 LOG_NAME, READY_NAME = "preload.log", "ready.json"  # what labs/preload.py writes there
 _GRACE_SECONDS = 60.0  # another process may be between making its folder and locking it
 _locks: list[int | None] = []  # open descriptors: a lock lives as long as its process

@@ -22,7 +22,7 @@ from multiprocessing import context as mp_context
 from multiprocessing import forkserver, popen_forkserver, process, reduction, util
 from pathlib import Path
 
-from labs.folders import FOLDER_VARIABLE, LOG_NAME, READY_NAME, private_folder
+from labs.folders import LOG_NAME, READY_NAME, SERVER_VARIABLE, private_folder
 
 CONTEXT = multiprocessing.get_context("forkserver")
 _EXIT_SECONDS = 4.0
@@ -188,7 +188,7 @@ def server(may_replace: bool = False) -> Server:
 
 def begin_preload() -> None:
     """Start the imports in the background, in a process that a person started: no rank, no worker, no `python -m`."""
-    if os.environ.get("LABS_PRELOAD") == "0" or FOLDER_VARIABLE in os.environ or "RANK" in os.environ:
+    if os.environ.get("LABS_PRELOAD") == "0" or SERVER_VARIABLE in os.environ or "RANK" in os.environ:
         return
     if multiprocessing.parent_process() is not None or sys.argv[:1] == ["-m"]:
         return
@@ -207,7 +207,7 @@ def _only_for_the_server(folder: Path):
     """Give the server its folder and the way to labs/ through the environment, for the moment of its start."""
     root = str(Path(__file__).parent.parent)
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    mine = {FOLDER_VARIABLE: str(folder), "PYTHONPATH": path}
+    mine = {SERVER_VARIABLE: f"{os.getpid()}:{folder}", "PYTHONPATH": path}
     before = {name: os.environ.get(name) for name in mine}
     config = process.current_process()._config
     tempdir = config.get("tempdir")

@@ -18,7 +18,7 @@ import threading
 import time
 from pathlib import Path
 
-from labs.folders import FOLDER_VARIABLE, LOG_NAME, READY_NAME
+from labs.folders import LOG_NAME, READY_NAME, SERVER_VARIABLE
 
 TORCH_MODULES = (
     "torch",
@@ -44,12 +44,12 @@ STRATEGY_MODULES = tuple(f"labs.strategies.{path.stem}" for path in Path(__file_
 LABS_MODULES = ("labs.rank", "labs.job", "labs.train", *STRATEGY_MODULES)
 
 
-def main(folder: Path) -> None:
+def main(owner: int, folder: Path) -> None:
     """Import what ranks need, then write READY_NAME: seconds taken, modules that are missing, files of labs/ loaded."""
     _detach(folder)
     started = time.monotonic()
     imported = threading.Event()
-    watch = threading.Thread(target=_end_with_parent, args=(os.getppid(), imported, folder))
+    watch = threading.Thread(target=_end_with_parent, args=(owner, imported, folder))
     watch.start()
     missing = {name: error for name in (*TORCH_MODULES, *DEEPSPEED_MODULES, *LABS_MODULES) if (error := _try(name))}
     if "deepspeed" in sys.modules:
@@ -116,9 +116,10 @@ def _labs_files() -> dict[str, int]:
 
 def _end_with_parent(parent: int, imported: threading.Event, folder: Path) -> None:
     """End this process if the notebook's process dies before the fork server listens (it notices by itself later)."""
-    while not imported.wait(0.5):
-        if os.getppid() != parent:
-            _leave(folder)
+    while os.getppid() == parent:
+        if imported.wait(0.5):
+            return
+    _leave(folder)
 
 
 def _leave(folder: Path) -> None:
@@ -136,5 +137,6 @@ def _remove(folder: Path) -> None:
         time.sleep(0.1)
 
 
-if FOLDER_VARIABLE in os.environ:
-    main(Path(os.environ.pop(FOLDER_VARIABLE)))
+if SERVER_VARIABLE in os.environ:
+    _owner, _, _folder = os.environ.pop(SERVER_VARIABLE).partition(":")
+    main(int(_owner), Path(_folder))
