@@ -12,6 +12,7 @@ import ctypes
 import faulthandler
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import sys
@@ -156,6 +157,7 @@ def _isolate(seat: Seat) -> None:
     """Make this process die with its parents, deaf to Ctrl-C, and silent; keep a way to look at its stack."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # no core file is left
     os.setpgid(0, 0)  # what the learner's function starts can then be ended together with the rank
     _die_with_fork_server()
     log = os.open(seat.file("log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

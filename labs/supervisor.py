@@ -17,6 +17,7 @@ from labs.channel import LEAVE, REPORT, Inbox, Message
 from labs.failures import (
     Failure,
     RankFailed,
+    RankTimeout,
     RunCancelled,
     how_it_ended,
     name_ranks,
@@ -91,8 +92,8 @@ class Crew:
                 if self.joined_at is None and all(member.joined for member in self.members):
                     self.joined_at = self.news_at = time.monotonic()
                     watcher.on_joined()
-                if time.monotonic() >= self._deadline():
-                    raise self._timeout()
+                if time.monotonic() >= self._deadline() and (timeout := self._timeout()):
+                    raise timeout
             return [member.value for member in self.members]
         finally:
             self._end()
@@ -185,8 +186,8 @@ class Crew:
         text = render_failure(failure)
         raise RankFailed(f"{name_ranks(company)} of {self.world_size} failed\n{text}", company[0], text)
 
-    def _timeout(self):
-        """Ask every rank where it stands, then explain."""
+    def _timeout(self) -> RankTimeout | None:
+        """Ask every rank where it stands, then explain; None if all have come to an end in that moment."""
         for member in self.members:
             member.inbox.ask(REPORT)
             if member.exit_code is None:
@@ -195,6 +196,8 @@ class Crew:
         until = time.monotonic() + REPORT_SECONDS
         while time.monotonic() < until and not all(self._has_reported(member) for member in self.members):
             self._listen(0.05)
+        if all(member.is_over for member in self.members):
+            return None
         standings = [
             Standing(m.rank, m.joined, m.value is not None, self._file(m, "stack"), m.thread_id, m.collectives)
             for m in self.members
