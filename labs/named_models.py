@@ -129,6 +129,8 @@ def from_hf_config(path) -> ModelSpec:
         return _READERS[kind](fields)
     except KeyError as missing:
         raise ConfigError(f"{path} has no field {missing}, which a model of type {kind!r} needs") from None
+    except TypeError as problem:
+        raise ConfigError(f"{path} has a field that is not a number where one is needed ({problem})") from None
 
 
 def _read_gpt2(fields: dict) -> ModelSpec:
