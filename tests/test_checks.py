@@ -84,7 +84,7 @@ WRONG = [
     ("strategy_lab.fewest_bytes_sent", lambda: TASK.replace(strategy="fsdp"), "has to fetch"),
     ("strategy_lab.fewest_bytes_sent", lambda: TASK.replace(use_mixed_precision=False), "4 bytes"),
     ("strategy_lab.fewest_bytes_sent", lambda: TASK.replace(world_size=2), "world_size=4"),
-    ("strategy_lab.largest_model", lambda cap: TASK, "Which strategy leaves most room"),
+    ("strategy_lab.largest_model", lambda cap: TASK, "look at the fullest one"),
     ("strategy_lab.same_loss", lambda given: given.replace(strategy="fsdp"), "number of ranks"),
     (
         "strategy_lab.same_loss",

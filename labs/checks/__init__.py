@@ -1,79 +1,71 @@
-"""Judges of exercises: `check("lesson.exercise", answer)` runs an answer and says what is right, wrong, and why."""
+"""Judges of exercises: `check("lesson.exercise", answer)` runs an answer and says what is right, wrong, and why.
 
-from __future__ import annotations
+How to write a judge. One file a lesson, labs/checks/<lesson>.py, with a dict EXERCISES; no torch at its top:
 
-import html
-import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+    from labs.checks import Exercise, compare, draw
+    from labs.checks.reference import memory_math as right
 
-State = Literal["passed", "failed", "not attempted", "blocked"]
-STUB_TEXT = "put your answer in place of this line"  # what an exercise raises as NotImplementedError until it is solved
-SIGNS = {"passed": "✓", "failed": "✗", "not attempted": "…", "blocked": "!"}
-Finding = tuple[State, str, str]  # state, evidence, hint
-Judge = Callable[[Callable[..., Any]], Finding]
+    def gradient_bytes(num_params, precision):
+        return num_params * (2 if precision == "bf16" else 4)
 
+    def judge_gradient_bytes(answer):
+        return compare(
+            answer,
+            right.gradient_bytes,
+            cases=[(7, "fp32"), *draw(12, num_params=range(1, 10**10), precision=("fp32", "bf16"))],
+            misconceptions=[(lambda num_params, precision: 4 * num_params, "In bf16 an element takes 2 bytes.")],
+        )
 
-@dataclass(frozen=True)
-class Verdict:
-    """What a judge found: the state, one sentence of evidence, and a hint made for this mistake (empty when passed)."""
+    EXERCISES = {
+        "gradient_bytes": Exercise(
+            asked="Bytes of the gradients of a model, in fp32 or bf16.",
+            judge=judge_gradient_bytes,
+            hints=("How many bytes has one element?", "One gradient for each parameter.", "num_params * (2 or 4)"),
+        ),
+    }
 
-    exercise: str
-    state: State
-    found: str
-    hint: str = ""
+- `compare` is exact unless `tolerance` says otherwise. Any other judge looks for itself and returns `passed(found)`,
+  `failed(found, hint, row(what, expected, built), ...)` or `blocked(found, mend)`.
+- `answer(...)` in a judge runs on a process of its own with a limit: it may raise, loop for ever or return nonsense.
+- `on_ranks(answer, arguments_by_rank)` runs it on real ranks and returns for each rank what can be counted: its value,
+  bytes on its sockets, collectives in order, messages, bytes held. Judge counted facts, never seconds.
+- The course's own solution is labs/checks/reference/<lesson>.py, a function with the name of the exercise: `solved`
+  gives it to a learner who goes on without an answer.
+- Behind every exercise stand wrong answers, each with the hint that it must get: tests/wrong_answers/<lesson>.py.
+"""
 
-    def __str__(self) -> str:
-        hint = f"\n  hint: {self.hint}" if self.hint else ""
-        return f"{SIGNS[self.state]} {self.exercise}: {self.state}. {self.found}{hint}"
+from labs.checks.answer import Answer, bare
+from labs.checks.compare import EXACT, agree, compare, draw
+from labs.checks.exercise import STUB_TEXT, Exercise, all_exercises, exercises_of, find_exercise, reference
+from labs.checks.ranks import Call, Message, RankFacts, on_ranks
+from labs.checks.session import check, solved
+from labs.checks.verdict import Blocked, Row, Verdict, blocked, failed, not_attempted, passed, row
 
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        hint = f"<br><b>hint:</b> {_as_html(self.hint)}" if self.hint else ""
-        head = f"<b>{SIGNS[self.state]} {html.escape(self.exercise)}: {self.state}.</b>"
-        style = "border-left:4px solid currentColor; padding:0.3em 0.8em"
-        return f"<div role='status' style='{style}'>{head} {_as_html(self.found)}{hint}</div>"
-
-
-def _as_html(text: str) -> str:
-    return html.escape(text).replace("\n", "<br>")
-
-
-def check(exercise: str, answer: Callable[..., Any]) -> Verdict:
-    """Judge an answer by running it, on real ranks where the exercise needs them.
-
-    `exercise` is "lesson.exercise", for instance "start_here.global_mean".
-    Raises ValueError for an exercise that does not exist, listing those of the lesson.
-    """
-    lesson, _, name = exercise.partition(".")
-    judges = _judges(lesson)
-    if name not in judges:
-        known = ", ".join(f"{lesson}.{known}" for known in judges) or "none in a lesson of that name"
-        raise ValueError(f"exercise {exercise!r} is not known; known are {known}")
-    return Verdict(exercise, *_judged(judges[name], answer))
-
-
-def _judged(judge: Judge, answer: Callable[..., Any]) -> Finding:
-    """Run a judge; an answer that raises or never comes back is a finding, too."""
-    from labs.failures import RankFailed, RankTimeout
-
-    try:
-        return judge(answer)
-    except RankTimeout as error:
-        hint = "Every rank must issue the same collectives, in the same order."
-        return "failed", f"Your function did not come back on every rank.\n{error}", hint
-    except (RankFailed, NotImplementedError) as error:
-        if STUB_TEXT in str(error):
-            return "not attempted", "The function still raises NotImplementedError.", ""
-        return "failed", f"Your function raised an error.\n{error}", "Mend the line shown above."
-
-
-def _judges(lesson: str) -> dict[str, Judge]:
-    try:
-        return importlib.import_module(f"labs.checks.{lesson}").JUDGES
-    except ModuleNotFoundError as error:
-        if error.name != f"labs.checks.{lesson}":
-            raise
-        return {}
+__all__ = [
+    "EXACT",
+    "STUB_TEXT",
+    "Answer",
+    "Blocked",
+    "Call",
+    "Exercise",
+    "Message",
+    "RankFacts",
+    "Row",
+    "Verdict",
+    "agree",
+    "all_exercises",
+    "bare",
+    "blocked",
+    "check",
+    "compare",
+    "draw",
+    "exercises_of",
+    "failed",
+    "find_exercise",
+    "not_attempted",
+    "on_ranks",
+    "passed",
+    "reference",
+    "row",
+    "solved",
+]

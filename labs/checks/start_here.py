@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from labs.checks.exercise import Exercise
 from labs.launcher import launch
 
 # What each rank knows, for groups of two, three and four. No two totals can be mistaken for each other, shares have
@@ -110,4 +111,23 @@ def _listed(values) -> str:
     return ", ".join(f"{value:.4g}" for value in values)
 
 
-JUDGES = {"global_sum": judge_global_sum, "global_mean": judge_global_mean}
+EXERCISES = {
+    "global_sum": Exercise(
+        asked="Return, on every rank, the sum of the numbers of all ranks.",
+        judge=judge_global_sum,
+        hints=(
+            "A rank knows only its own number. Which call lets every rank hear all others?",
+            "Put the number into a tensor, let dist.all_reduce add it up in place, take the number out again.",
+            "total = torch.tensor(number, dtype=torch.float64), then dist.all_reduce(total), then return total.item().",
+        ),
+    ),
+    "global_mean": Exercise(
+        asked="Return, on every rank, the mean over the elements of all shares.",
+        judge=judge_global_mean,
+        hints=(
+            "What is a mean made of? Which of its parts may be added up over ranks?",
+            "Add up the sums of all ranks, add up the numbers of elements of all ranks, divide once at the end.",
+            "pair = torch.tensor([share.sum(), len(share)]), dist.all_reduce(pair), and return pair[0] / pair[1].",
+        ),
+    ),
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from labs import memory
+from labs.checks.exercise import Exercise
 from labs.config import STRATEGIES, ModelTrainingConfig
 from labs.launcher import launch
 from labs.records import RunResult
@@ -171,9 +172,43 @@ def _fewest(cost, configs) -> tuple[float, ModelTrainingConfig]:
     return cost(best), best
 
 
-JUDGES = {
-    "fewest_bytes_held": judge_fewest_bytes_held,
-    "fewest_bytes_sent": judge_fewest_bytes_sent,
-    "largest_model": judge_largest_model,
-    "same_loss": judge_same_loss,
+EXERCISES = {
+    "fewest_bytes_held": Exercise(
+        asked="Return the config that holds the fewest bytes on its fullest rank.",
+        judge=judge_fewest_bytes_held,
+        hints=(
+            "Four states are held. Which strategies leave one of them whole on every rank?",
+            "Run fsdp, zero2 and zero3 on 4 ranks, and compare the four states of the fullest rank.",
+            "labs.ModelTrainingConfig(strategy=..., world_size=4, batch_size=32, steps=2), with the strategy that cuts "
+            "all four states among all four ranks and keeps no buffers of its own.",
+        ),
+    ),
+    "fewest_bytes_sent": Exercise(
+        asked="Return the config whose busiest rank sends the fewest bytes in an optimizer step.",
+        judge=judge_fewest_bytes_sent,
+        hints=(
+            "What must be sent at least once a step, whatever the strategy? What is sent on top, and by whom?",
+            "A rank that keeps all parameters never fetches any. Then ask how wide one number on the wire is.",
+            "Gradients once, in 2 bytes each: the strategy of lesson 03, with use_mixed_precision=True.",
+        ),
+    ),
+    "largest_model": Exercise(
+        asked="Return the config with the most layers whose four states fit into cap_bytes on each rank.",
+        judge=judge_largest_model,
+        hints=(
+            "Which strategy leaves the most room on each rank? Begin with that one.",
+            "Raise num_layers one by one, predict the bytes, and keep the last config that fits.",
+            "for layers in range(1, 97): make the config with ModelSpec.from_name('tiny', num_layers=layers); "
+            "when predicted(config) > cap_bytes, return the one before.",
+        ),
+    ),
+    "same_loss": Exercise(
+        asked="Return a config with another strategy and another world size, and the same losses.",
+        judge=judge_same_loss,
+        hints=(
+            "A strategy decides where the states live. Which fields decide what is computed?",
+            "Change strategy and world_size, and leave batch_size alone: it counts the samples of all ranks together.",
+            "return config.replace(strategy=..., world_size=...)",
+        ),
+    ),
 }
