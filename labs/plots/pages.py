@@ -12,14 +12,14 @@ from labs.plots.view import RunView, sent_bytes_per_step, view_of, views_of
 from labs.records import STATES
 from labs.units import format_bytes, format_count
 
-CURVES_INCHES, BYTES_INCHES = 4.15, 3.75
+PAGE_INCHES, CURVES_INCHES, BYTES_INCHES = 11, 3.95, 3.6
 STATE_LETTERS = {state: state[0].upper() for state in STATES}
 
 
 def plot_run(run) -> Picture:
     """Draw one page of a run, finished or not: loss, gradient norms by layer, memory and bytes sent by rank."""
     view = view_of(run)
-    picture = Picture(12, CURVES_INCHES + BYTES_INCHES)
+    picture = Picture(PAGE_INCHES, CURVES_INCHES + BYTES_INCHES)
     share = BYTES_INCHES / (CURVES_INCHES + BYTES_INCHES)
     _draw_curves(picture, view, share, 1 - share)
     _draw_bytes(picture, view, 0, share)
@@ -28,14 +28,14 @@ def plot_run(run) -> Picture:
 
 def plot_curves(run) -> Picture:
     """Draw the upper half of `plot_run`: what changes with every step."""
-    picture = Picture(12, CURVES_INCHES)
+    picture = Picture(PAGE_INCHES, CURVES_INCHES)
     _draw_curves(picture, view_of(run), 0, 1)
     return picture
 
 
 def plot_bytes(run) -> Picture:
     """Draw the lower half of `plot_run`: memory and bytes sent."""
-    picture = Picture(12, BYTES_INCHES)
+    picture = Picture(PAGE_INCHES, BYTES_INCHES)
     _draw_bytes(picture, view_of(run), 0, 1)
     return picture
 
@@ -67,15 +67,15 @@ def plot_comparison(runs) -> Picture:
     """
     views = views_of(runs)
     low = 1.6 + 0.4 * len(views)  # inches of the lower row
-    picture = Picture(12, 4.2 + low)
+    picture = Picture(PAGE_INCHES, 4.2 + low)
     share = low / (4.2 + low)
     draw_loss(picture.panel((0, share, 1, 1 - share)), views)
     names = 0.3 + 0.075 * max(len(name) for name in views)  # inches
-    third = (1 - names / 12) / 3
+    third = (1 - names / PAGE_INCHES) / 3
     draws = (_draw_memory_rows, _draw_traffic_rows, _draw_speed_rows)
     for index, draw in enumerate(draws):
-        x, left = (0, names + 0.1) if index == 0 else (names / 12 + index * third, 0.1)
-        width = third + names / 12 if index == 0 else third
+        x, left = (0, names + 0.1) if index == 0 else (names / PAGE_INCHES + index * third, 0.1)
+        width = third + names / PAGE_INCHES if index == 0 else third
         axes = picture.panel((x, 0, width, share), left=left, right=0.15, bottom=0.9)
         draw(axes, list(views.values()))
         axes.set_yticks(range(len(views)), list(views) if index == 0 else [""] * len(views))

@@ -79,7 +79,7 @@ def _flat_slices(group: list[ParameterSpec], shards: int) -> Iterator[Slice]:
 def plot_shard_map(config: ModelTrainingConfig) -> Picture:
     """Draw every layer as a row of its elements, coloured and numbered by the rank that owns them (predicted)."""
     layers = _by_layer(config)
-    picture = Picture(12, 1.75 + 0.3 * len(layers))
+    picture = Picture(11, 1.75 + 0.3 * len(layers))
     axes = picture.panel(left=1.6, right=0.9, bottom=0.9)
     _draw_rows(axes, config, layers)
     axes.set_yticks(range(len(layers)), list(layers), fontsize=8.5)

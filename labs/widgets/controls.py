@@ -10,14 +10,14 @@ from labs.config import ModelTrainingConfig
 from labs.spec import PRESETS, ModelSpec
 from labs.units import format_count
 
-STRATEGIES = {
+STRATEGIES = {  # short enough for the box of the control
     "single": "one process",
-    "ddp": "every rank holds everything",
-    "fsdp": "all states cut, tensor by tensor",
-    "hsdp": "cut within halves, copied across",
+    "ddp": "whole copies",
+    "fsdp": "all states cut",
+    "hsdp": "cut twice, in halves",
     "zero1": "optimizer cut",
-    "zero2": "optimizer and gradients cut",
-    "zero3": "all states cut",
+    "zero2": "and gradients cut",
+    "zero3": "and parameters cut",
 }
 LEARNING_RATES = tuple(float(f"{digit}e{power}") for power in (-5, -4, -3, -2) for digit in (1, 2, 5)) + (0.1,)
 _LOOK = {"style": {"description_width": "120px"}, "layout": {"width": "330px"}}

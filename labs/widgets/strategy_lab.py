@@ -10,6 +10,7 @@ import ipywidgets as widgets
 
 from labs.config import ConfigError, ModelTrainingConfig
 from labs.plots import (
+    Picture,
     plot_bytes,
     plot_comparison,
     plot_curves,
@@ -73,14 +74,11 @@ class StrategyLab:
         self._choice_changed()
 
     def _make_outputs(self) -> None:
-        wide = {"width": "100%", "max_width": "1100px"}
         self.verdict, self.status, self.error = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self.run_button = widgets.Button(description="Run", icon="play", button_style="primary")
         self.cancel_button = widgets.Button(description="Cancel", icon="stop", disabled=True)
         self.progress = widgets.IntProgress(0, 0, 1, description="progress", layout={"width": "320px"})
-        self.curves, self.bars, self.shard_map, self.comparison = (
-            widgets.Image(format="png", layout=wide) for _ in range(4)
-        )
+        self.curves, self.bars, self.shard_map, self.comparison = (_hidden_image() for _ in range(4))
         self.numbers, self.shard_table, self.comparison_table = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self.run_button.on_click(lambda button: self._run_clicked())
         self.cancel_button.on_click(lambda button: self._cancel_clicked())
@@ -143,7 +141,7 @@ class StrategyLab:
             self._background.do("picture", lambda: self._draw(preview(config), LIVE_DPI))
 
     def _draw_shard_map(self, config: ModelTrainingConfig) -> None:
-        self.shard_map.value = plot_shard_map(config).png(LIVE_DPI)
+        _show(self.shard_map, plot_shard_map(config), LIVE_DPI)
         self.shard_table.value = table_shard_map(config)._repr_html_()
 
     # Running ------------------------------------------------------------------------------------------------------
@@ -180,11 +178,11 @@ class StrategyLab:
             return
         self.progress.value = watch.num_steps
         self.status.value = escape(watch.status())
-        self.curves.value = plot_curves(watch.view()).png(LIVE_DPI)
+        _show(self.curves, plot_curves(watch.view()), LIVE_DPI)
 
     def _draw(self, run, dots_per_inch: int) -> None:
-        self.curves.value = plot_curves(run).png(dots_per_inch)
-        self.bars.value = plot_bytes(run).png(dots_per_inch)
+        _show(self.curves, plot_curves(run), dots_per_inch)
+        _show(self.bars, plot_bytes(run), dots_per_inch)
         tables = "".join(table(run)._repr_html_() for table in _TABLES)
         self.numbers.value = f"<details><summary>The same in numbers</summary>{tables}</details>"
 
@@ -224,12 +222,21 @@ class StrategyLab:
 
     def _draw_comparison(self) -> None:
         runs = self.kept.overlaid
-        self.comparison.layout.display = "" if runs else "none"
-        self.comparison.value = plot_comparison(runs).png(FINAL_DPI) if runs else b""
+        _show(self.comparison, plot_comparison(runs) if runs else None, FINAL_DPI)
         self.comparison_table.value = table_comparison(runs)._repr_html_() if runs else ""
 
     def _show_error(self, text: str) -> None:
         self.error.value = f'<pre role="alert">{escape(text)}</pre>'
+
+
+def _hidden_image() -> widgets.Image:
+    """An image without a value would show as broken."""
+    return widgets.Image(format="png", layout={"width": "100%", "max_width": "1100px", "display": "none"})
+
+
+def _show(image: widgets.Image, picture: Picture | None, dots_per_inch: int) -> None:
+    image.value = picture.png(dots_per_inch) if picture else b""
+    image.layout.display = "" if picture else "none"
 
 
 def _promise(config: ModelTrainingConfig) -> str:
