@@ -65,6 +65,16 @@ def block_terms(spec: ModelSpec, samples: int, width: int, keeps_scores: bool = 
     return kept
 
 
+def korthikanti_layer_bytes(seq: int, batch: int, hidden: int, heads: int, recomputed: str = "none") -> float:
+    """Bytes that one layer of a GPT keeps in 16 bits with dropout and without flash attention, by the paper's formula.
+
+    recomputed: "none" s b h (34 + 5 a s / h); "selective", the attention scores, 34 s b h; "full" 2 s b h.
+    Source: Korthikanti et al. 2022 (arXiv 2205.05198), equation 1, section 5 and table 2.
+    """
+    scores = 5 * heads * seq / hidden
+    return seq * batch * hidden * {"none": 34 + scores, "selective": 34, "full": 2}[recomputed]
+
+
 def _rows(spec: ModelSpec, samples: int) -> int:
     return samples if spec.kind == "mlp" else samples * spec.context
 

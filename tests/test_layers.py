@@ -10,7 +10,8 @@ import pytest
 LABS = Path(__file__).resolve().parent.parent / "labs"
 FLOORS = {
     0: "units errors spec config records named_models",
-    1: "activations memory traffic schedule ds_layout ds_schedule ds_trace footprint step_traffic ds_estimator scenario",
+    1: "activations memory traffic schedule ds_layout ds_schedule ds_trace"
+    " footprint step_traffic ds_estimator scenario fit",
     2: "workload data measure recorder wire",
     3: "strategies",
     4: "train observe rank launcher forkserver preload supervisor channel failures hang pickling job folders notice",
