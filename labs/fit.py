@@ -12,7 +12,7 @@ from labs.units import format_bytes
 
 STATE_PARTS = ("parameters", "master_weights", "optimizer", "gradients", "buffers")
 MANY_RANKS = 4096
-# The parts of a moment in the order in which they are piled up, and what each is called in a sentence.
+# What the parts of a moment are called together in a sentence.
 PILE = {
     "model states": (*STATE_PARTS, "unreduced gradients", "fp32 gradients"),
     "gathered parameters": ("gathered",),
@@ -35,8 +35,9 @@ def what_breaks_first(scenario: Scenario, capacity_bytes: float, host_capacity_b
     Both capacities are those of one rank. The device's peak is an estimate (see labs/footprint.py); leave a few GiB.
     Raises ConfigError for a capacity that is not positive.
     """
-    if capacity_bytes <= 0 or (host_capacity_bytes or 1) <= 0:
-        raise ConfigError(f"a capacity of {capacity_bytes} bytes holds nothing; try capacity_bytes=80 * GiB")
+    for capacity in (capacity_bytes, host_capacity_bytes):
+        if capacity is not None and capacity <= 0:
+            raise ConfigError(f"a capacity of {capacity} bytes holds nothing; try capacity_bytes=80 * GiB")
     found = footprint(scenario)
     problem = _host_problem(found, host_capacity_bytes) or _device_problem(scenario, found, capacity_bytes)
     if problem is None:
@@ -66,33 +67,30 @@ def _host_problem(found: Footprint, capacity_bytes: float | None) -> str | None:
 
 
 def _device_problem(scenario: Scenario, found: Footprint, capacity_bytes: float) -> str | None:
-    """Pile the parts of every moment up until one stands above the capacity; states are blamed before what passes."""
-    blamed = [name for moment in found.moments.values() if (name := _overflow(pile(scenario, moment), capacity_bytes))]
-    if not blamed:
+    """Blame the model states where they alone are too much at some moment, else the largest of what lies on them."""
+    if found.peak_bytes <= capacity_bytes:
         return None
-    culprit = min(blamed, key=list(PILE).index)
-    size = max(pile(scenario, moment)[culprit] for moment in found.moments.values())
-    over = format_bytes(found.peak_bytes - capacity_bytes)
-    what = f"The {culprit}{' alone' if culprit == 'model states' else ''} break it: they take {format_bytes(size)}"
+    states = max(pile(scenario, moment)["model states"] for moment in found.moments.values())
+    culprit, size = "model states alone", states
+    if states <= capacity_bytes:
+        passing = pile(scenario, found.moments[found.peak_moment])
+        del passing["model states"]
+        culprit = max(passing, key=passing.get)
+        size = passing[culprit]
     rest = f" and the {_in_words(found)} {format_bytes(found.peak_bytes)} in all" if size < found.peak_bytes else ""
-    return f"{what}{rest}, {over} more than the device's {format_bytes(capacity_bytes)}"
-
-
-def _overflow(piled: Bytes, capacity_bytes: float) -> str | None:
-    height = 0
-    for name, size in piled.items():
-        height += size
-        if height > capacity_bytes:
-            return name
-    return None
+    over = format_bytes(found.peak_bytes - capacity_bytes)
+    return (
+        f"The {culprit} break it: they take {format_bytes(size)}{rest}, {over} more than the device's "
+        f"{format_bytes(capacity_bytes)}"
+    )
 
 
 def _fits_sentence(found: Footprint, capacity_bytes: float) -> str:
     moment = found.moments[found.peak_moment]
-    largest = max(moment, key=moment.get)
+    largest, words = max(moment, key=moment.get), {"gathered": "gathered parameters", "recomputed": "activations"}
     return (
         f"It fits: the {_in_words(found)} needs {format_bytes(found.peak_bytes)} of {format_bytes(capacity_bytes)}, "
-        f"most of it {largest.replace('_', ' ')} ({format_bytes(moment[largest])})."
+        f"most of it {words.get(largest, largest).replace('_', ' ')} ({format_bytes(moment[largest])})."
     )
 
 
