@@ -34,9 +34,9 @@ How to write a judge. One file a lesson, labs/checks/<lesson>.py, with a dict EX
 - Behind every exercise stand wrong answers, each with the hint that it must get: tests/wrong_answers/<lesson>.py.
 """
 
-from labs.checks.answer import Answer, bare
+from labs.checks.answer import STUB_TEXT, Answer, bare
 from labs.checks.compare import EXACT, agree, compare, draw
-from labs.checks.exercise import STUB_TEXT, Exercise, all_exercises, exercises_of, find_exercise, reference
+from labs.checks.exercise import Exercise, all_exercises, exercises_of, find_exercise, reference
 from labs.checks.ranks import Call, Message, RankFacts, on_ranks
 from labs.checks.session import check, solved
 from labs.checks.verdict import Blocked, Row, Verdict, blocked, failed, not_attempted, passed, row

@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from labs.checks.answer import Answer, outcomes
-from labs.checks.verdict import Row, Verdict, failed, in_words, passed, row
+from labs.checks.answer import Answer, Raised, call, error_hint, is_stub, outcomes, stub_words
+from labs.checks.verdict import Row, Verdict, failed, in_words, not_attempted, passed, row
 
 EXACT = 0.0
 SEED = 20
@@ -41,7 +41,7 @@ def agree(built: Any, expected: Any, tolerance: float = EXACT) -> bool:
         if built == expected or (built != built and expected != expected):
             return True
         return tolerance > 0 and math.isclose(built, expected, rel_tol=tolerance, abs_tol=0.0)
-    return type(built) is type(expected) and bool(built == expected)
+    return type(built) is type(expected) and built == expected
 
 
 def compare(
@@ -65,14 +65,28 @@ def compare(
     known = [(_values(function, cases), hint) for function, hint in misconceptions]
     for (values, _), (function, _) in zip(known, misconceptions, strict=True):
         assert any(not agree(v, e, tolerance) for v, e in zip(values, expected, strict=True)), function
+    if stubs := [value.traceback for value in built if isinstance(value, Raised) and is_stub(value.traceback)]:
+        return not_attempted(stub_words(answer, stubs[0]))
     if not wrong:
         how = "exactly" if tolerance == EXACT else f"to within {tolerance:.2g} of each"
         return passed(f"All {len(cases)} cases come out as expected, {how}.")
-    found = f"{len(wrong)} of {len(cases)} cases came out wrong."
-    hint = _whole_hint(built, known, tolerance) or _shape_hint(built, expected, wrong)
-    hint = hint or _part_hint(built, expected, known, tolerance) or otherwise
-    rows = [_row(truth, answer, cases[i], expected[i], built[i]) for i in wrong[:MOST_ROWS]]
-    return failed(found, hint or "Compute the first line by hand, and see where your number parts from it.", *rows)
+    found = _found(built, wrong, len(cases))
+    hint = (
+        _whole_hint(built, known, tolerance)
+        or _shape_hint(built, expected, wrong)
+        or _part_hint(built, expected, known, tolerance)
+        or otherwise
+        or "Compute the first line by hand, and see where your number parts from it."
+    )
+    return failed(found, hint, *(_row(truth, answer, cases[i], expected[i], built[i]) for i in wrong[:MOST_ROWS]))
+
+
+def _found(built, wrong, num_cases) -> str:
+    raised = [built[i] for i in wrong if isinstance(built[i], Raised)]
+    found = f"{len(wrong)} of {num_cases} cases came out wrong"
+    if not raised:
+        return f"{found}."
+    return f"{found}, {'all' if len(raised) == len(wrong) else len(raised)} with an error.\n{raised[0].traceback}"
 
 
 def _whole_hint(built, known, tolerance) -> str:
@@ -94,16 +108,28 @@ def _part_hint(built, expected, known, tolerance) -> str:
 
 def _shape_hint(built, expected, wrong) -> str:
     """Name a mistake that can be seen from the values alone."""
+    if raised := [str(built[i]) for i in wrong if isinstance(built[i], Raised)]:
+        return error_hint(raised[0]) if len(raised) == len(wrong) else ""
     if all(built[i] is None for i in wrong) and all(expected[i] is not None for i in wrong):
         return "Your function returned None. Does every way through it end in a return?"
     for i in wrong:
-        kind, wanted = type(_plain(built[i])), type(_plain(expected[i]))
-        if kind is not wanted and not (_is_number(_plain(built[i])) and _is_number(_plain(expected[i]))):
-            return f"Your function returned a {kind.__name__}, and a {wanted.__name__} is asked for."
-    ratios = {_ratio(b, e) for b, e in zip(built, expected, strict=True)}
+        kind, wanted = _kind(built[i]), _kind(expected[i])
+        if kind != wanted:
+            return f"Your function returned {kind}; what is asked for is {wanted}."
+    if all(isinstance(expected[i], int) and agree(built[i], expected[i], 1e-12) for i in wrong):
+        return "Nearly: a division with / makes a float, which rounds large numbers. Whole numbers are divided with //."
+    ratios = {_ratio(b, e) for b, e in zip(built, expected, strict=True) if not agree(b, 0) or not agree(e, 0)}
     if len(built) > 2 and len(ratios) == 1 and (ratio := ratios.pop()) is not None:
         return f"In every case your number is {ratio:g} times the expected one: a factor is missing or too much."
     return ""
+
+
+def _kind(value: Any) -> str:
+    value = _plain(value)
+    if _is_number(value):
+        return "a number"
+    words = {str: "a text", bool: "True or False", list: "a list", dict: "a dict", type(None): "None"}
+    return words.get(type(value), f"a {type(value).__name__}")
 
 
 def _ratio(built, expected) -> float | None:
@@ -115,7 +141,7 @@ def _ratio(built, expected) -> float | None:
 def _row(truth, answer: Answer, case: tuple, expected, built) -> Row:
     names = list(inspect.signature(truth).parameters)
     arguments = ", ".join(f"{name}={_argument(value)}" for name, value in zip(names, case, strict=False))
-    return row(f"{answer.name}({arguments})", expected, built)
+    return row(f"{answer.name}({arguments})", expected, repr(built) if isinstance(built, str) else built)
 
 
 def _argument(value) -> str:
@@ -125,7 +151,7 @@ def _argument(value) -> str:
 
 
 def _values(function, cases) -> list[Any]:
-    return [function(*case) for case in cases]
+    return [call(function, case) for case in cases]
 
 
 def _plain(value: Any) -> Any:

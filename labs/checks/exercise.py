@@ -11,8 +11,6 @@ from typing import Any
 
 from labs.checks.verdict import Verdict
 
-STUB_TEXT = "put your answer in place of this line"  # what an exercise raises as NotImplementedError until it is solved
-
 
 @dataclass(frozen=True)
 class Exercise:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from labs.checks.answer import LIMIT_SECONDS, as_answer
-from labs.checks.exercise import STUB_TEXT, Exercise, find_exercise, reference
+from labs.checks.answer import (
+    AnswerEndless,
+    AnswerRaised,
+    as_answer,
+    error_hint,
+    is_machine_at_fault,
+    is_stub,
+    learners_lines,
+    stub_words,
+)
+from labs.checks.exercise import find_exercise, reference
 from labs.checks.verdict import Blocked, Verdict, blocked, failed, not_attempted
 
 _passed: dict[str, Any] = {}  # the answers that passed in this session, by exercise
+_DOCTOR = "`python -m labs doctor` says what is missing."
 
 
 def check(exercise: str, answer: Any) -> Verdict:
@@ -19,7 +30,7 @@ def check(exercise: str, answer: Any) -> Verdict:
     Raises ValueError for an exercise that does not exist, listing those of the lesson.
     """
     found = find_exercise(exercise)
-    verdict = _named(_judged(found.judge, answer), exercise, found)
+    verdict = dataclasses.replace(judged(found.judge, answer), exercise=exercise, asked=found.asked)
     if verdict.state == "passed":
         _passed[exercise] = answer
     return verdict
@@ -49,26 +60,35 @@ def _is_same(before: Any, now: Any) -> bool:
     return type(before) is type(now) and bool(before == now)
 
 
-def _judged(judge: Callable[[Any], Verdict], answer: Any) -> Verdict:
+def judged(judge: Callable[[Any], Verdict], answer: Any) -> Verdict:
     """Run a judge; an answer that raises or never comes back is a finding, and so is a machine that cannot run it."""
     from labs.failures import CannotSend, LaunchError, RankFailed, RankTimeout
+    from labs.forkserver import ServerEnded
 
     if answer is None or answer is ...:
         return not_attempted("There is no answer yet.")
+    answer = as_answer(answer)
     try:
-        return _verdict(judge(as_answer(answer)))
+        return _verdict(judge(answer))
+    except AnswerEndless as error:
+        return failed(
+            f"Your function did not come back.\n{error}", "Which loop does not end, or what does it wait for?"
+        )
+    except AnswerRaised as error:
+        return _raised(answer, str(error), "Your function raised an error.")
+    except RankTimeout as error:
+        return blocked(f"The ranks never met.\n{error}", _DOCTOR) if is_machine_at_fault(error) else _hung(error)
+    except CannotSend as error:
+        return failed(f"Your function could not be sent to its ranks.\n{error}", "Make what it needs inside of it.")
+    except RankFailed as error:
+        return _raised(answer, error.traceback, f"Your function raised an error: {str(error).partition(chr(10))[0]}.")
     except Blocked as error:
         return blocked(str(error))
-    except RankTimeout as error:
-        return _never_came_back(error)
-    except CannotSend as error:
-        return failed(f"Your function could not be sent to its ranks.\n{error}", "Keep what it needs inside it.")
-    except (RankFailed, NotImplementedError) as error:
-        if STUB_TEXT in str(error):
-            return not_attempted("The function still raises NotImplementedError.")
-        return failed(f"Your function raised an error.\n{error}", "Mend the line shown above.")
-    except LaunchError as error:
-        return blocked(f"The ranks could not be started.\n{error}", "python -m labs doctor says what is missing.")
+    except (LaunchError, ServerEnded, OSError, ImportError) as error:
+        return blocked(f"The check could not run.\n{type(error).__name__}: {error}", _DOCTOR)
+    except Exception as error:  # a value that no judge foresaw; never a bare traceback
+        found = f"The check could not read what your function returned.\n{type(error).__name__}: {error}"
+        return failed(found, "Return what the exercise asks for, of that type.")
 
 
 def _verdict(found) -> Verdict:
@@ -76,14 +96,22 @@ def _verdict(found) -> Verdict:
     return found if isinstance(found, Verdict) else Verdict(*found)
 
 
-def _never_came_back(error) -> Verdict:
-    if len(error.collectives) == 1:
-        stack = "\n".join(error.stacks.values())
-        found = f"Your function did not come back within {LIMIT_SECONDS:g} s. It was here:\n{stack}"
-        return failed(found, "A loop does not end, or it waits for something that never comes.")
-    hint = "Every rank must issue the same collectives, in the same order."
-    return failed(f"Your function did not come back on every rank.\n{error}", hint)
+def _raised(answer: Any, traceback: str, found: str) -> Verdict:
+    if is_stub(traceback):
+        return not_attempted(stub_words(answer, traceback))
+    traceback = learners_lines(traceback)
+    return failed(f"{found}\n{traceback}", error_hint(traceback))
 
 
-def _named(verdict: Verdict, name: str, exercise: Exercise) -> Verdict:
-    return Verdict(verdict.state, verdict.found, verdict.hint, verdict.rows, name, exercise.asked, verdict.note)
+def _hung(error) -> Verdict:
+    """Some ranks wait: say for each whether it came back from the learner's function, and if not, where it is."""
+    lines = []
+    for rank, state in error.collectives.items():
+        stack = error.stacks[rank]
+        mine = [line for line in stack.splitlines() if not line.startswith("  labs/")]
+        if state.startswith("returned") or not any(", line " in line for line in mine):
+            lines.append(f"rank {rank}: came back from your function")
+        else:
+            lines += [f"rank {rank}: {state.partition('; it has not issued barrier')[0]}", stack]
+    found = "Your function did not come back on every rank.\n" + "\n".join(lines)
+    return failed(found, "Every rank must issue the same collectives, in the same order.")

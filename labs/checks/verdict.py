@@ -71,27 +71,27 @@ def blocked(found: str, mend: str = "") -> Verdict:
 
 
 def row(what: str, expected: object, built: object) -> Row:
-    """Set expected beside built; numbers are written with thousands separators, anything else as Python writes it."""
-    return Row(what, in_words(expected), in_words(built))
+    """Set expected beside built: numbers with thousands separators, texts as they are, anything else as Python does."""
+    words = in_words(expected), in_words(built)
+    if words[0] == words[1]:  # the difference is in digits that were rounded away, or in the type
+        words = shortened(repr(expected)), shortened(repr(built))
+    return Row(what, *words)
 
 
 def in_words(value: object, most: int = 200) -> str:
     """Write a value so that two can be compared by eye, cut after `most` characters."""
-    if isinstance(value, str):
-        return shortened(value, most)
-    if isinstance(value, bool) or value is None:
-        return str(value)
-    if isinstance(value, int):
-        return f"{value:,}"
+    if hasattr(value, "tolist"):  # a tensor or an array
+        value = value.tolist()
     if isinstance(value, float):
-        return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
+        whole = value.is_integer() and abs(value) < 1e15
+        return f"{value:,.0f}" if whole else f"{value:,.1f}" if 1e5 < abs(value) < 1e15 else f"{value:.6g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
     if isinstance(value, (tuple, list)):
         return shortened("[" + ", ".join(in_words(item, most) for item in value[: most // 2]) + "]", most)
     if isinstance(value, dict):
         return shortened(", ".join(f"{key}: {in_words(item, most)}" for key, item in value.items()), most)
-    if hasattr(value, "tolist"):  # a tensor or an array
-        return in_words(value.tolist(), most)
-    return shortened(repr(value), most)
+    return shortened(str(value), most)
 
 
 def shortened(text: str, most: int = 200) -> str:
