@@ -5,6 +5,7 @@ Names are imported from their rooms when they are first used.
 """
 
 import importlib
+import sys
 
 # name -> the module that defines it
 _ROOMS = {
@@ -38,6 +39,8 @@ __all__ = list(_ROOMS)
 
 
 def __getattr__(name):
+    if sys.platform == "win32" and name in ("launch", "start"):
+        raise OSError("ranks are forked, which Windows cannot do; install WSL2 and open the course there")
     if name in _ROOMS:
         value = getattr(importlib.import_module(_ROOMS[name]), name)
     elif name.startswith("_"):
@@ -68,4 +71,5 @@ def _begin_preload():
     begin_preload()
 
 
-_begin_preload()
+if sys.platform != "win32":
+    _begin_preload()

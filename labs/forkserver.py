@@ -22,20 +22,21 @@ from multiprocessing import context as mp_context
 from multiprocessing import forkserver, popen_forkserver, process, reduction, util
 from pathlib import Path
 
+from labs.failures import LaunchError
 from labs.folders import LOG_NAME, READY_NAME, SERVER_VARIABLE, private_folder
 
 CONTEXT = multiprocessing.get_context("forkserver")
 _EXIT_SECONDS = 4.0
 
 
-class ServerEnded(RuntimeError):
+class ServerEnded(LaunchError):
     """The process that forks ranks has ended by itself; the text carries its last words."""
 
 
 class Server(forkserver.ForkServer):
     """One fork server of our own: a learner's own use of multiprocessing neither meets it nor disturbs it.
 
-    Private names of the standard library in this file, the same from 3.11 to 3.14: `_forkserver_pid`,
+    Private names of the standard library in this file, checked on 3.11 to 3.13: `_forkserver_pid`,
     `_forkserver_alive_fd`, `_forkserver_address`, `read_signed`, `Popen._launch`, `_config["tempdir"]`.
     """
 

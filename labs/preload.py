@@ -81,6 +81,7 @@ def _detach(folder: Path) -> None:
     os.environ["LABS_PRELOAD"] = "0"  # whatever starts below this process imports for itself
     os.environ["DS_ACCELERATOR"] = "cpu"  # read by deepspeed when it is imported
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of compiler processes
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")  # torch makes this folder when it is imported
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy would start a thread per core when it is imported
 
 

@@ -30,6 +30,7 @@ from labs.pickling import dump_value, load_call
 
 JOB_NAME = "job.pickle"
 _PR_SET_PDEATHSIG = 1
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,8 @@ def join_world(store_path: str | None = None, timeout_seconds: float = 1800.0) -
     if store_path is None and torch.cuda.is_available() and torch.cuda.device_count() >= local_world_size:
         backend = "nccl"
         torch.cuda.set_device(local_rank)
+    if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost", "::1"):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK)  # gloo would listen on the machine's outer address
     timeout = timedelta(seconds=timeout_seconds)
     dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=world_size, timeout=timeout)
     _info = RankInfo(rank, world_size, local_rank, local_world_size, num_threads)
@@ -198,7 +201,7 @@ def _set_environment(seat: Seat) -> None:
     rank, world_size = str(seat.rank), str(seat.world_size)
     os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=world_size, LOCAL_WORLD_SIZE=world_size)
     os.environ.update(LOCAL_SIZE=world_size, MASTER_ADDR="127.0.0.1", MASTER_PORT="0", DS_ACCELERATOR="cpu")
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"  # listen to this machine only
+    os.environ["GLOO_SOCKET_IFNAME"] = _LOOPBACK  # listen to this machine only
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # forks share the state; ranks that were spawned would not
 

@@ -216,8 +216,10 @@ def test_a_rank_that_never_arrives_is_explained_at_the_deadline():
             time.sleep(1000)
         dist.all_reduce(torch.ones(4))
 
+    run = labs.start(work, timeout_seconds=1)
     with pytest.raises(labs.RankTimeout) as caught:
-        labs.launch(work, timeout_seconds=1)
+        run.wait()
+    assert run.state == "timeout"
     assert caught.value.collectives == {
         0: "waiting in all_reduce #2 (4 x float32)",
         1: "still running; its last collective was all_reduce #1 (2 x float32); "

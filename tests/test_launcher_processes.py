@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch.multiprocessing
-from conftest import becomes_true, is_running
+from conftest import becomes_true, children, is_running
 from jupyter_client import KernelManager
 
 import labs
@@ -23,7 +23,7 @@ ROOT = Path(labs.__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A place of its own for private folders, so that what is left behind can be counted."""
+    """A place of its own for temporary files, so that what is left behind can be counted."""
     folder = tmp_path_factory.mktemp("private")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
@@ -32,7 +32,7 @@ def place(tmp_path_factory):
 
 
 def left_in(place: Path) -> list[str]:
-    return [path.name for path in place.iterdir() if path.name.startswith(folders.PREFIX)]
+    return [path.name for path in place.iterdir()]
 
 
 def run_python(source: str, **options) -> subprocess.CompletedProcess:
@@ -50,6 +50,7 @@ class Notebook:
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
         self.pid = self.manager.provisioner.pid
+        self.displays: list[dict] = []
 
     def begin(self, cell: str) -> str:
         return self.client.execute(cell)
@@ -66,6 +67,8 @@ class Notebook:
                 text += content["text"]
             elif message["msg_type"] == "execute_result":
                 text += content["data"]["text/plain"]
+            elif message["msg_type"] == "display_data":
+                self.displays.append(content["data"])
             elif message["msg_type"] == "error":
                 error = f"{content['ename']}: {content['evalue']}\n" + "\n".join(content["traceback"])
             elif message["msg_type"] == "status" and content["execution_state"] == "idle":
@@ -111,6 +114,9 @@ def test_a_function_of_a_cell_that_uses_globals_of_the_notebook_runs_on_ranks(no
     notebook.run("def work():\n    return dist.get_rank() + offset + Shift.by")
     assert notebook.run("labs.launch(work)") == ("[15, 16]", "")
 
+    # The notice "Warming up" is a widget alone: a saved cell must not depend on how early it ran.
+    assert [set(data) for data in notebook.displays] == [{"application/vnd.jupyter.widget-view+json"}]
+
     text, error = notebook.run("def work():\n    scale = 0\n    return offset / scale\nlabs.launch(work)")
     assert "Cell In[4], line 3, in work\n    return offset / scale\nZeroDivisionError" in error
     assert "launcher.py" not in error, "the frames of labs/ bury the message"
@@ -120,7 +126,7 @@ def test_a_function_of_a_cell_that_uses_globals_of_the_notebook_runs_on_ranks(no
     assert text == "def work():\n    import inspect\n    return inspect.getsource(work)\n\n"
 
 
-def test_interrupting_a_kernel_ends_the_ranks_and_the_next_run_works(notebook, place):
+def test_interrupting_a_kernel_ends_the_ranks_and_the_next_run_works(notebook):
     notebook.run("import labs, time")
     cell = "def work():\n    print('here')\n    time.sleep(1000)\n"
     cell += "run = labs.start(work)\nwhile len(run.output) < 2: time.sleep(0.02)\n"
@@ -137,23 +143,26 @@ def test_interrupting_a_kernel_ends_the_ranks_and_the_next_run_works(notebook, p
     assert notebook.run("from labs import forkserver\nlist(forkserver.server().folder.glob('run-*'))") == ("[]", "")
 
 
-def test_two_notebooks_at_once_have_their_own_ranks(notebook):
+def test_two_notebooks_at_once_have_their_own_ranks(notebook, place):
     other = Notebook()
     try:
-        cell = "import labs\nfrom labs import forkserver\n"
+        cell = "import labs, time\nfrom labs import forkserver\n"
         cell += "print(labs.launch(len, 'abc'), forkserver.server()._forkserver_pid)"
         requests = [(each, each.begin(cell)) for each in (notebook, other)]
         answers = [each.result(request)[0].split("]") for each, request in requests]
         assert [answer[0] for answer in answers] == ["[3, 3", "[3, 3"]
         assert answers[0][1] != answers[1][1]
     finally:
+        other.begin("run = labs.start(time.sleep, 1000)")
         other.stop()
+    assert len(left_in(place)) == 1, "an orderly end leaves a folder behind"
 
 
 def test_killing_a_kernel_ends_its_ranks_and_removes_its_folder(notebook, place):
     text, error = notebook.run(SLEEPING)
     pids = [int(pid) for pid in text.partition("PIDS")[2].split()]
     assert len(pids) == 4 and all(map(is_running, pids)) and len(left_in(place)) == 1
+    pids += children(notebook.pid)
     os.kill(notebook.pid, signal.SIGKILL)
     assert becomes_true(lambda: not any(map(is_running, pids)), seconds=5)
     assert becomes_true(lambda: left_in(place) == [], seconds=5)
