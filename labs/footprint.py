@@ -184,10 +184,9 @@ def _moments(scenario: Scenario, parameters: Sequence[ParameterSpec], device: By
     rest = {state: size for state, size in device.items() if state not in ("gradients", "activations")}
     gradients, gathered = {"gradients": device.get("gradients", 0)}, {"gathered": _gathered(scenario, parameters)}
     buckets, block = _buckets(scenario, parameters), sum(_block(scenario).values())
-    trained = sum(p.num_elements for p in parameters if p.trainable)
-    unreduced = {"unreduced gradients": scenario.width * trained} if scenario.strategy == "zero1" else {}
-    accumulates = scenario.gradient_accumulation_steps > 1
-    lasting = accumulates or scenario.strategy in ("ddp", "zero3") or scenario.offload != "none"
+    accumulates, unreduced = scenario.gradient_accumulation_steps > 1, _unreduced(scenario, parameters)
+    lasting = scenario.strategy in ("ddp", "zero3") or scenario.offload != "none"
+    lasting = lasting or (accumulates and not unreduced)
     recomputed = block if scenario.activation_checkpointing != "none" else 0
     logits = _logits(scenario)
     begins = {**rest, **(gradients if lasting else {}), **(unreduced if accumulates else {}), **gathered}
@@ -197,6 +196,14 @@ def _moments(scenario: Scenario, parameters: Sequence[ParameterSpec], device: By
     step = {**rest, **gradients, "fp32 gradients": _fp32_gradients(scenario, device)}
     step |= {"buckets": buckets if scenario.strategy == "zero3" else 0}
     return {"backward begins": begins, "backward ends": ends, "optimizer step": step}
+
+
+def _unreduced(scenario: Scenario, parameters: Sequence[ParameterSpec]) -> Bytes:
+    """Whole gradients that wait to be reduced: ZeRO-1's until backward ends, FSDP's from micro-batch to micro-batch."""
+    accumulates = scenario.strategy in SHARDED and scenario.gradient_accumulation_steps > 1
+    if scenario.strategy != "zero1" and not accumulates:
+        return {}
+    return {"unreduced gradients": scenario.width * sum(p.num_elements for p in parameters if p.trainable)}
 
 
 def _gathered(scenario: Scenario, parameters: Sequence[ParameterSpec]) -> int:

@@ -167,6 +167,18 @@ def test_offload_moves_these_states_to_the_host(strategy, offload, on_host):
     assert found.peak_bytes < kept.peak_bytes
 
 
+@pytest.mark.parametrize(
+    "strategy, waits", [("single", 0), ("ddp", 0), ("zero1", 2), ("zero2", 0), ("zero3", 0), ("fsdp", 2)]
+)
+def test_accumulation_keeps_whole_gradients_waiting_where_they_are_reduced_last(strategy, waits):
+    """Two bytes a parameter under FSDP and ZeRO-1, which reduce in the last micro-batch; FSDP loses its saving."""
+    world = 1 if strategy == "single" else 8
+    scenario = Scenario(model="gpt2", strategy=strategy, world_size=world, gradient_accumulation_steps=2)
+    begins = footprint(scenario).moments["backward begins"]
+    assert begins.get("unreduced gradients", 0) == waits * 124_439_808
+    assert ("gradients" in begins) is (waits == 0)
+
+
 def test_a_405b_model_is_cut_over_1024_ranks_without_padding_where_rows_allow():
     """128,256 rows of vocabulary make 126 on each of 1,024 ranks; all other tensors divide."""
     found = footprint(Scenario(model="llama-3.1-405b", strategy="fsdp", world_size=1024)).states
