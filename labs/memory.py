@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from labs.activations import activation_bytes
-from labs.config import ModelTrainingConfig
+from labs.config import ConfigError, ModelTrainingConfig
 from labs.spec import ParameterSpec
 
 FP32_BYTES = 4
@@ -70,6 +70,18 @@ def gathered_peak_bytes(parameters: Iterable[ParameterSpec], shards: int, width:
     in_forward = [size * (1 + received) for size in blocks]
     in_backward = [size + received * before for size, before in zip(blocks, (0, *blocks), strict=False)]
     return root + max(root * received, *in_forward, *in_backward)
+
+
+def waiting_gradients_bytes(config: ModelTrainingConfig, parameters: Sequence[ParameterSpec] | None = None) -> int:
+    """Predict the bytes of gradients that wait between two micro-batches of one step, whole and not yet reduced: e T.
+
+    FSDP gives back its saving for that time: it reduces, and so shards, in the last micro-batch only.
+    Raises ConfigError for zero1, zero2 and zero3, which have buffers of their own.
+    """
+    if config.strategy.startswith("zero"):
+        raise ConfigError(f"{config.strategy} does not hold whole gradients between micro-batches; try strategy='fsdp'")
+    trained = sum(p.num_elements for p in parameters or config.model.parameters() if p.trainable)
+    return compute_bytes(config) * trained if config.gradient_accumulation_steps > 1 else 0
 
 
 def compute_bytes(config: ModelTrainingConfig) -> int:

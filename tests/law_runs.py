@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -19,10 +20,11 @@ from labs.workload import build_model
 
 @dataclass(frozen=True)
 class Job:
-    """A config, and whether it trains the awkward model instead of its own."""
+    """A config, whether it trains the awkward model instead of its own, and where to stop, save and resume."""
 
     config: ModelTrainingConfig
     awkward: bool = False
+    resume_from: str | None = None
 
 
 @dataclass
@@ -36,8 +38,8 @@ class Seen:
     held_bytes: dict[str, int]
     peak_parameters_bytes: int
     calls: list[list[tuple]]
+    waiting_gradients_bytes: int
     sent_bytes: int | None
-    received_bytes: int | None
 
 
 def run_jobs(jobs: list[Job]) -> list[Seen]:
@@ -48,31 +50,46 @@ def run_jobs(jobs: list[Job]) -> list[Seen]:
 
 
 def _run(job: Job, instrument) -> Seen:
-    config, rank = job.config, get_rank()
-    engine = build_engine(config, build_awkward() if job.awkward else build_model(config.model, config.seed))
-    seen = Seen([], [], [], {}, {}, 0, [], None, None)
+    config, seen = job.config, Seen([], [], [], {}, {}, 0, [], 0, None)
+    engine = _build(job)
     recorder, wire = Recorder(instrument), WireMeter(instrument)
     wire.start()
     for step in range(config.steps):
         recorder.start()
-        peak = PeakParameters(engine.module, engine.live_parameters)
-        with peak:
-            _train_step(job, engine, seen, step, rank, instrument.group)
-        seen.peak_parameters_bytes = peak.peak_bytes
+        is_last = step + 1 == config.steps
+        with PeakParameters(engine.module, engine.live_parameters) if is_last else nullcontext() as peak:
+            _train_step(job, engine, seen, step, instrument.group)
         calls = recorder.stop().calls
         seen.calls.append([(c.kind, c.size_bytes, c.group_size, c.element_bytes) for c in calls])
-    seen.sent_bytes, seen.received_bytes = wire.stop()
+        if job.resume_from and step + 2 == config.steps:
+            engine = _resume(job, engine)
+    seen.peak_parameters_bytes, (seen.sent_bytes, _) = peak.peak_bytes, wire.stop()
     for state in ("parameters", "optimizer", "master_weights", "buffers"):
         seen.held_bytes[state] = tensor_bytes(engine.held()[state])
     seen.parameters = {name: value.clone() for name, value in engine.full_parameters().items()}
     return seen
 
 
-def _train_step(job: Job, engine: Engine, seen: Seen, step: int, rank: int, group) -> None:
+def _build(job: Job) -> Engine:
+    model = build_awkward() if job.awkward else build_model(job.config.model, job.config.seed)
+    return build_engine(job.config, model)
+
+
+def _resume(job: Job, engine: Engine) -> Engine:
+    """Save, and go on with another engine that has only what was saved."""
+    folder = f"{job.resume_from}/{job.config.strategy}-{job.config.world_size}"
+    engine.save(folder)
+    fresh = _build(job)
+    fresh.load(folder)
+    return fresh
+
+
+def _train_step(job: Job, engine: Engine, seen: Seen, step: int, group) -> None:
     config, losses = job.config, []
     for micro_step in range(config.gradient_accumulation_steps):
+        seen.waiting_gradients_bytes = tensor_bytes(engine.held()["gradients"]) if micro_step else 0
         with KeptActivations(engine.live_parameters) as kept:
-            loss = engine.forward_loss(_batch(job, step, micro_step, rank))
+            loss = engine.forward_loss(_batch(job, step, micro_step, get_rank()))
         engine.backward(loss)
         losses.append(loss.item())
     seen.held_bytes["activations"] = kept.kept_bytes

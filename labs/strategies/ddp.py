@@ -28,6 +28,11 @@ class DDPEngine(SingleEngine):
         self.model.require_backward_grad_sync = self.is_last_micro_batch
         return self.model(*batch)
 
+    def _clear_gradient(self, parameter):
+        """Keep the view of the bucket: a fresh gradient would stand beside the bucket, and be copied into it."""
+        if parameter.grad is not None:
+            parameter.grad.zero_()
+
     def save(self, path):
         if dist.get_rank() == 0:  # the ranks hold the same numbers
             super().save(path)

@@ -92,28 +92,16 @@ class FSDPEngine(Engine):
         states = [value for state in self.optimizer.state.values() for value in state.values() if value.ndim]
         return {
             "parameters": self.live_parameters(),
-            "gradients": [p.grad for p in shards if p.grad is not None],
+            "gradients": _unreduced_gradients(self.model) + [p.grad for p in shards if p.grad is not None],
             "optimizer": states,
             "master_weights": shards if mixed else [],
             "buffers": list(self.model.buffers()),
         }
 
     def live_parameters(self):
-        return self._gathered() + ([] if self.config.use_mixed_precision else list(self.sharded.values()))
-
-    def _gathered(self) -> list[torch.Tensor]:
-        """Return the gathered copies that are alive now, and the flat buffers that all-gathers were received in.
-
-        The buffers have no public name: a prefetched unit waits in one, and the forward pass frees the last one late.
-        """
-        found = [p for p in self.model.parameters() if not isinstance(p, DTensor)]
-        for unit in self.model.modules():
-            if isinstance(unit, FSDPModule):
-                for group in unit._get_fsdp_state()._fsdp_param_groups:  # private, torch 2.13
-                    results = [group._all_gather_result, getattr(group.comm_ctx, "all_gather_state", None)]
-                    results = [getattr(result, "all_gather_result", result) for result in results]
-                    found += [result.all_gather_output for result in results if result is not None]
-        return found
+        gathered = [p for p in self.model.parameters() if not isinstance(p, DTensor)]
+        resting = [] if self.config.use_mixed_precision else list(self.sharded.values())
+        return gathered + _received_buffers(self.model) + resting
 
     @torch.no_grad()
     def full_parameters(self):
@@ -146,3 +134,25 @@ def _precision(config: ModelTrainingConfig) -> MixedPrecisionPolicy:
 
 def _offload(config: ModelTrainingConfig) -> OffloadPolicy:
     return CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if config.offload else OffloadPolicy()
+
+
+def _param_groups(model: nn.Module) -> list:
+    """Return FSDP's groups of parameters, one a unit. Private, torch 2.13: no public name leads to what they hold."""
+    states = [unit._get_fsdp_state() for unit in model.modules() if isinstance(unit, FSDPModule)]
+    return [group for state in states for group in state._fsdp_param_groups]
+
+
+def _received_buffers(model: nn.Module) -> list[torch.Tensor]:
+    """Return the buffers of all-gathers: a prefetched unit waits in one, and the forward pass frees the last late."""
+    found = []
+    for group in _param_groups(model):
+        late = getattr(group.comm_ctx, "all_gather_state", None)
+        results = (group._all_gather_result, late and late.all_gather_result)
+        found += [result.all_gather_output for result in results if result is not None]
+    return found
+
+
+def _unreduced_gradients(model: nn.Module) -> list[torch.Tensor]:
+    """Return whole gradients that wait for the last micro-batch, when they will be reduced to shards."""
+    gathered = [getattr(p, "_unsharded_param", None) for group in _param_groups(model) for p in group.fsdp_params]
+    return [p.grad for p in gathered if p is not None and p.grad is not None]

@@ -56,13 +56,20 @@ class SingleEngine(Engine):
         if mixed:
             for name, parameter in self.trained.items():
                 if parameter.grad is not None:
-                    self.masters[name].grad, parameter.grad = parameter.grad.float(), None
+                    self.masters[name].grad = parameter.grad.float()
+                    self._clear_gradient(parameter)
         norm = self._clip()
         self.optimizer.step()
-        self.optimizer.zero_grad()
         if mixed:
+            self.optimizer.zero_grad()
             self._publish_masters()
+        else:
+            for parameter in self.trained.values():
+                self._clear_gradient(parameter)
         return norm
+
+    def _clear_gradient(self, parameter: nn.Parameter) -> None:
+        parameter.grad = None
 
     def _clip(self) -> float:
         with_grad = [p for p in self.masters.values() if p.grad is not None]
