@@ -126,7 +126,8 @@ class TinyMLP(nn.Module):
 
     def forward(self, rows: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:  # [batch, features], [batch] -> []
         scaled = (rows - self.mean) / self.std  # fp32, whatever the parameters are
-        x = self.stem(scaled.to(self.stem.weight.dtype))
+        # Not self.stem.weight: ZeRO-3 gathers a parameter that another module touches, and keeps it.
+        x = self.stem(scaled.to(next(self.stem.parameters()).dtype))
         for block in self.blocks:
             x = block(x)
         return F.cross_entropy(self.head(x).float(), classes)
