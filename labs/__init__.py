@@ -33,6 +33,9 @@ _ROOMS = {
     "table_comparison": "labs.plots",
     "strategy_lab": "labs.widgets.strategy_lab",
     "check": "labs.checks",
+    "hint": "labs.checks",
+    "solved": "labs.checks",
+    "predict": "labs.predictions",
 }
 
 __all__ = list(_ROOMS)

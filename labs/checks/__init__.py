@@ -37,6 +37,7 @@ How to write a judge. One file a lesson, labs/checks/<lesson>.py, with a dict EX
 from labs.checks.answer import STUB_TEXT, Answer, bare
 from labs.checks.compare import EXACT, agree, compare, draw
 from labs.checks.exercise import Exercise, all_exercises, exercises_of, find_exercise, reference
+from labs.checks.hints import hint
 from labs.checks.ranks import Call, Message, RankFacts, on_ranks
 from labs.checks.session import check, solved
 from labs.checks.verdict import Blocked, Row, Verdict, blocked, failed, not_attempted, passed, row
@@ -62,6 +63,7 @@ __all__ = [
     "exercises_of",
     "failed",
     "find_exercise",
+    "hint",
     "not_attempted",
     "on_ranks",
     "passed",

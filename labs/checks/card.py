@@ -7,7 +7,7 @@ import html
 from labs.checks.verdict import SIGNS, Verdict
 
 # JupyterLab's own colours, light and dark; the second is for a page without them.
-_COLORS = {
+COLORS = {
     "passed": "var(--jp-success-color1, #2e7d32)",
     "failed": "var(--jp-error-color1, #d32f2f)",
     "not attempted": "var(--jp-border-color1, #8a8a8a)",
@@ -30,7 +30,7 @@ def as_text(verdict: Verdict) -> str:
 
 def as_html(verdict: Verdict) -> str:
     """Write a verdict as one card: a bar in the colour of its state, the state in a word and a sign, the evidence."""
-    color = _COLORS[verdict.state]
+    color = COLORS[verdict.state]
     head = (
         f"<span style='color:{color}; font-weight:bold'>{SIGNS[verdict.state]} {verdict.state}</span> "
         f"<code style='background:none'>{html.escape(verdict.exercise)}</code>"

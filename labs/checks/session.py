@@ -18,6 +18,7 @@ from labs.checks.answer import (
 )
 from labs.checks.exercise import find_exercise, reference
 from labs.checks.verdict import Blocked, Verdict, blocked, failed, not_attempted
+from labs.progress_file import progress_file
 
 _passed: dict[str, Any] = {}  # the answers that passed in this session, by exercise
 _DOCTOR = "`python -m labs doctor` says what is missing."
@@ -33,7 +34,7 @@ def check(exercise: str, answer: Any) -> Verdict:
     verdict = dataclasses.replace(judged(found.judge, answer), exercise=exercise, asked=found.asked)
     if verdict.state == "passed":
         _passed[exercise] = answer
-    return verdict
+    return dataclasses.replace(verdict, note=progress_file().record(exercise, verdict.state) or verdict.note)
 
 
 def solved(exercise: str, answer: Any) -> Any:
