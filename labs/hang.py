@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from math import prod
 
@@ -26,12 +25,12 @@ class LastCollective:
 def last_collectives() -> tuple[LastCollective, ...]:
     """Return the newest collective of each process group of this rank, the newest of all last.
 
-    torch 2.13 records gloo's collectives in C++ (its flight recorder), DDP's own too; there is no public reader.
+    Calls that DDP makes from C++ are among them; send and recv are not, torch does not record those of gloo.
     """
-    from torch._C._distributed_c10d import _dump_fr_trace_json
+    from labs.recorder import recent_calls  # here, because it imports torch: the parent needs none
 
     newest: dict[str, dict] = {}
-    for entry in json.loads(_dump_fr_trace_json()).get("entries", []):
+    for entry in recent_calls():
         newest.pop(entry["process_group"][0], None)
         newest[entry["process_group"][0]] = entry
     return tuple(_last(group, entry) for group, entry in newest.items())

@@ -70,7 +70,7 @@ class Recorder:
         if self.capacity < 1:
             raise RuntimeError("TORCH_FR_BUFFER_SIZE=0 switches the flight recorder off; unset it to record calls")
         self._calls, self._num_lost = [], 0
-        entries = _entries()
+        entries = recent_calls()
         self._next_id = entries[-1]["record_id"] + 1 if entries else 0
         self._steps_since_read, self._calls_per_step = 0, self.capacity
         for name in _REDUCE_SCATTERS:
@@ -87,7 +87,7 @@ class Recorder:
         self._read()
 
     def resume(self) -> None:
-        entries = _entries()
+        entries = recent_calls()
         self._next_id = entries[-1]["record_id"] + 1 if entries else 0
 
     def stop(self) -> Recording:
@@ -99,7 +99,7 @@ class Recorder:
         return Recording(tuple(self._calls), self._num_lost)
 
     def _read(self) -> None:
-        new = [entry for entry in _entries() if entry["record_id"] >= self._next_id]
+        new = [entry for entry in recent_calls() if entry["record_id"] >= self._next_id]
         if new:
             self._num_lost += new[0]["record_id"] - self._next_id
             self._next_id = new[-1]["record_id"] + 1
@@ -123,7 +123,8 @@ class Recorder:
         setattr(dist.ProcessGroup, name, noting)
 
 
-def _entries() -> list[dict]:
+def recent_calls() -> list[dict]:
+    """Return the entries of torch's flight recorder, oldest first, as torch words them."""
     return pickle.loads(_dump_fr_trace(includeCollectives=True, includeStackTraces=False))["entries"]
 
 
