@@ -88,11 +88,8 @@ class Crew:
             while not all(member.value is not None for member in self.members):
                 self._listen(min(1.0, max(0.0, self._deadline() - time.monotonic())))
                 self._give_up()
-                self._raise_failure()
-                if self.joined_at is None and all(member.joined for member in self.members):
-                    self.joined_at = self.news_at = time.monotonic()
-                    watcher.on_joined()
-                if time.monotonic() >= self._deadline() and (timeout := self._timeout()):
+                failed = self._raise_failure()
+                if not failed and time.monotonic() >= self._deadline() and (timeout := self._timeout()):
                     raise timeout
             return [member.value for member in self.members]
         finally:
@@ -146,6 +143,9 @@ class Crew:
     def _hear(self, member: Member, message: Message) -> None:
         if message.kind == "joined":
             member.thread_id = message.payload
+            if len(self.members) == self.world_size and all(member.joined for member in self.members):
+                self.joined_at = self.news_at = time.monotonic()
+                self.watcher.on_joined()
         elif message.kind == "value":
             member.value = message.payload
         elif message.kind == "failed":
@@ -171,16 +171,16 @@ class Crew:
             frames = parse_stack(self._file(member, "stack"), member.thread_id)
             member.failure = Failure(words, frames, seconds=time.monotonic())
 
-    def _raise_failure(self) -> None:
-        """Raise the earliest failure that is a cause, after a moment for the others to fail too."""
+    def _raise_failure(self) -> bool:
+        """Raise the earliest failure that is a cause, after a moment for others to fail too; return whether one waits."""
         failed = [member for member in self.members if member.failure is not None]
         if not failed:
-            return
+            return False
         first = min(failed, key=lambda member: (member.failure.is_echo, member.failure.seconds)).failure
         patience = ECHO_SECONDS if first.is_echo else COMPANY_SECONDS
         if time.monotonic() < first.seconds + patience and not all(member.is_over for member in self.members):
             self._listen(0.05)
-            return
+            return True
         company = [member.rank for member in failed if member.failure.headline == first.headline]
         failure = next(member.failure for member in failed if member.rank == company[0])
         text = render_failure(failure)

@@ -11,9 +11,9 @@ import threading
 import time
 
 import pytest
-from conftest import becomes_true, is_running
 
 import labs
+from conftest import becomes_true, is_running
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -325,25 +325,24 @@ def test_launching_from_inside_a_rank_is_refused_in_words():
         labs.launch(lambda: labs.launch(len, "x"), world_size=1)
 
 
-def test_records_arrive_while_the_ranks_run():
+def test_records_arrive_while_the_ranks_run(tmp_path):
     heard = threading.Event()
 
     def work():
         from labs import rank
 
         rank.emit({"step": 1})
-        while not os.path.exists(flag):
+        while not flag.exists():
             time.sleep(0.01)
 
-    flag = f"/tmp/labs-test-{os.getpid()}"
+    flag = tmp_path / "may end"
+    run = labs.start(work, on_record=lambda number, record: heard.set())
     try:
-        run = labs.start(work, on_record=lambda number, record: heard.set())
         assert heard.wait(60), "no record came before the ranks were allowed to end"
-        assert run.state == "running" and run.startup_seconds > 0
-        open(flag, "w").close()
-        assert run.wait() == [None, None]
+        assert becomes_true(lambda: run.state == "running") and run.startup_seconds > 0
     finally:
-        os.path.exists(flag) and os.unlink(flag)
+        flag.touch()
+    assert run.wait() == [None, None]
     assert sorted(run.records) == [(0, {"step": 1}), (1, {"step": 1})] and run.state == "done"
 
 
