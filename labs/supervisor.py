@@ -172,7 +172,7 @@ class Crew:
             member.failure = Failure(words, frames, seconds=time.monotonic())
 
     def _raise_failure(self) -> bool:
-        """Raise the earliest failure that is a cause, after a moment for others to fail too; return whether one waits."""
+        """Raise the earliest failure that is a cause, after a moment for others to fail too; True while it waits."""
         failed = [member for member in self.members if member.failure is not None]
         if not failed:
             return False
