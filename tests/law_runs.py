@@ -10,7 +10,7 @@ from awkward import awkward_batch, build_awkward
 from torch.distributed import all_reduce, get_rank
 
 from labs.config import ModelTrainingConfig
-from labs.data import load_data
+from labs.data import fit_buffers, load_data
 from labs.measure import KeptActivations, PeakParameters, tensor_bytes
 from labs.recorder import Recorder
 from labs.strategies.base import Engine, build_engine
@@ -72,6 +72,8 @@ def _run(job: Job, instrument) -> Seen:
 
 def _build(job: Job) -> Engine:
     model = build_awkward() if job.awkward else build_model(job.config.model, job.config.seed)
+    if not job.awkward:
+        fit_buffers(model, load_data(job.config))
     return build_engine(job.config, model)
 
 
