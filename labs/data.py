@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -27,6 +27,11 @@ class Dataset:
     train_labels: torch.Tensor | None = None
     validation_labels: torch.Tensor | None = None
     baseline_loss: float = 0.0
+
+    def to(self, device: torch.device) -> Dataset:
+        """Return the same samples on another device; the training loop cuts its batches there."""
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
+        return replace(self, **{name: value.to(device) for name, value in tensors.items()})
 
     def train_batch(self, config: ModelTrainingConfig, step: int, micro_step: int, rank: int):
         """Return (inputs, targets) of one micro-batch of one rank.

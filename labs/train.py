@@ -18,9 +18,9 @@ from labs.workload import build_model
 
 def train_rank(config: ModelTrainingConfig) -> RankRecord:
     """Train on this rank, together with the other ranks of the default process group, and return what was measured."""
-    rank = dist.get_rank()
-    dataset = load_data(config)
-    model = build_model(config.model, config.seed)
+    rank, device = dist.get_rank(), training_device()
+    dataset = load_data(config).to(device)
+    model = build_model(config.model, config.seed).to(device)
     fit_buffers(model, dataset)
     engine = build_engine(config, model)
     observer = Observer(config, engine)
@@ -37,6 +37,11 @@ def train_rank(config: ModelTrainingConfig) -> RankRecord:
             emit(evals[-1])
     memory, traffic = observer.memory_record(), observer.traffic_record()
     return RankRecord(rank, first_step_at, tuple(steps), tuple(evals), memory, traffic)
+
+
+def training_device() -> torch.device:
+    """Return this rank's GPU where the ranks talk over NCCL, else the CPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
 
 
 def train_step(
