@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import copy
 import hashlib
+import os
 import re
 import sys
 from collections import Counter
@@ -137,8 +138,9 @@ def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
         record_timing=False,
         store_widget_state=False,
     )
+    search_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))  # this checkout's labs
     try:
-        client.execute()
+        client.execute(env={**os.environ, "PYTHONPATH": search_path})
     except CellExecutionError as error:
         raise LessonError(f"a cell failed:\n{error}") from None
     return tidied(notebook)
