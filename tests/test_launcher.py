@@ -11,9 +11,9 @@ import threading
 import time
 
 import pytest
+from processes import becomes_true, is_running
 
 import labs
-from conftest import becomes_true, is_running
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

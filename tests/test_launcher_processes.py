@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch.multiprocessing
-from conftest import becomes_true, children, is_running
 from jupyter_client import KernelManager
+from processes import becomes_true, children, is_running
 
 import labs
 from labs import folders, forkserver
@@ -217,7 +217,7 @@ def test_importing_labs_imports_neither_torch_nor_numpy_and_starts_one_process(p
     source = """
 import labs, os, sys
 from labs import forkserver
-from conftest import children
+from processes import children
 print({"torch", "numpy", "deepspeed", "pydantic", "IPython"} & set(sys.modules))
 forkserver.server().wait_until_ready()
 print(children(forkserver.server()._forkserver_pid), forkserver.server().report()["num_threads"])
