@@ -116,13 +116,25 @@ def page(served):
         page.on("request", lambda request: requests.append(request.url))
         page.goto(f"{address}lab/tree/lab.ipynb?token={TOKEN}")
         page.locator(".jp-CodeCell").nth(1).wait_for()
+        page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for()
         yield page, folder, requests
+        page.screenshot(path=folder.parent / "last.png")
         browser.close()
 
 
 def run_cell(page, number: int) -> None:
-    page.locator(".jp-CodeCell .jp-InputArea-editor").nth(number).click()
-    page.keyboard.press("Control+Enter")
+    """Run a cell, and see its number change: JupyterLab drops the keys while it still connects to the kernel."""
+    cell = page.locator(".jp-CodeCell").nth(number)
+    prompt = cell.locator(".jp-InputArea-prompt")
+    before = prompt.inner_text()
+
+    def runs():
+        cell.locator(".jp-InputArea-editor").click()
+        page.keyboard.press("Control+Enter")
+        page.wait_for_timeout(1000)
+        return prompt.inner_text() != before
+
+    wait_for(runs, f"the start of cell {number}")
 
 
 def lab_in(page, number: int):

@@ -23,11 +23,16 @@ class Table:
         widths = [max(len(line[index]) for line in lines) for index in range(len(self.columns))]
         return "\n".join([self.caption, *(_aligned(line, widths) for line in lines)])
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
-        head = "".join(f'<th scope="col" style="text-align:right">{escape(name)}</th>' for name in self.columns)
+        head = "".join(_html_cell("th", name, index, "col") for index, name in enumerate(self.columns))
         body = "".join(f"<tr>{_html_row(row)}</tr>" for row in self.rows)
-        caption = f'<caption style="text-align:left;font-weight:bold">{escape(self.caption)}</caption>'
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        caption = (
+            f'<caption style="text-align:left;font-weight:bold;white-space:nowrap">{escape(self.caption)}</caption>'
+        )
+        style = "border-collapse:collapse;line-height:1.3;margin:8px 0"
+        return f'<table style="{style}">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
 def _aligned(line: tuple[str, ...], widths: list[int]) -> str:
@@ -36,8 +41,15 @@ def _aligned(line: tuple[str, ...], widths: list[int]) -> str:
 
 
 def _html_row(row: tuple[str, ...]) -> str:
-    first, *others = (escape(cell) for cell in row)
-    return f'<th scope="row">{first}</th>' + "".join(f'<td style="text-align:right">{cell}</td>' for cell in others)
+    first, *others = row
+    return _html_cell("th", first, 0, "row") + "".join(_html_cell("td", cell, 1) for cell in others)
+
+
+def _html_cell(tag: str, text: str, index: int, scope: str = "") -> str:
+    """Write one cell; styles stand in it because a notebook page keeps no style sheet of ours."""
+    side = "right" if index else "left"
+    scope = f'scope="{scope}" ' if scope else ""
+    return f'<{tag} {scope}style="text-align:{side};padding:2px 10px;border-top:1px solid #ddd">{escape(text)}</{tag}>'
 
 
 def table_memory(run) -> Table:

@@ -34,7 +34,7 @@ from labs.widgets.static_view import StaticView
 from labs.widgets.watch import Watch, predicted_memory, preview
 
 _TABLES = (table_loss, table_layer_norms, table_memory, table_traffic)
-LIVE_DPI, FINAL_DPI = 80, 130
+LIVE_DPI, FINAL_DPI = 90, 130
 
 
 def strategy_lab(config: ModelTrainingConfig | None = None) -> StrategyLab:
@@ -117,7 +117,7 @@ class StrategyLab:
         self._background.close()
         if self._watch is not None:
             self._watch.cancel()
-        self.screen.close()
+        _close_with_children(self.screen)
 
     def _ipython_display_(self) -> None:
         self._static.display()
@@ -129,11 +129,11 @@ class StrategyLab:
         try:
             config = self.config
         except ConfigError as problem:
-            self.verdict.value = f'<div role="status">&#10007; <b>This cannot run:</b> {escape(str(problem))}</div>'
+            self.verdict.value = _verdict(f"&#10007; <b>This cannot run:</b> {escape(str(problem))}")
             self.code.show(None)
             self.run_button.disabled = True
             return
-        self.verdict.value = f'<div role="status">&#10003; {escape(_promise(config))}</div>'
+        self.verdict.value = _verdict(f"&#10003; {escape(_promise(config))}")
         self.code.show(config)
         self.run_button.disabled = self._watch is not None
         self._background.do("shard map", partial(self._draw_shard_map, config))
@@ -141,7 +141,7 @@ class StrategyLab:
             self._background.do("picture", lambda: self._draw(preview(config), LIVE_DPI))
 
     def _draw_shard_map(self, config: ModelTrainingConfig) -> None:
-        _show(self.shard_map, plot_shard_map(config), LIVE_DPI)
+        _show(self.shard_map, plot_shard_map(config), FINAL_DPI)
         self.shard_table.value = table_shard_map(config)._repr_html_()
 
     # Running ------------------------------------------------------------------------------------------------------
@@ -237,6 +237,16 @@ def _hidden_image() -> widgets.Image:
 def _show(image: widgets.Image, picture: Picture | None, dots_per_inch: int) -> None:
     image.value = picture.png(dots_per_inch) if picture else b""
     image.layout.display = "" if picture else "none"
+
+
+def _close_with_children(widget: widgets.Widget) -> None:
+    for child in getattr(widget, "children", ()):
+        _close_with_children(child)
+    widget.close()
+
+
+def _verdict(words: str) -> str:
+    return f'<div role="status" style="line-height:1.4">{words}</div>'
 
 
 def _promise(config: ModelTrainingConfig) -> str:
