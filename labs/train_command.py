@@ -109,14 +109,14 @@ def main(arguments: list[str]) -> int:
 def _train_here(given: argparse.Namespace) -> int:
     config = read_config(given)
     _check_outputs(given)
-    from labs.failures import RankFailed, RankTimeout
+    from labs.failures import LaunchError
     from labs.launcher import start
 
     with _progress(config) as show:
         run = start(config, timeout_seconds=given.timeout_seconds, on_record=lambda rank, record: show(rank, record))
         try:
             result = run.wait()
-        except (RankFailed, RankTimeout) as problem:
+        except LaunchError as problem:
             print(problem, file=sys.stderr)
             return 1
     return _report(given, result)
