@@ -95,7 +95,7 @@ def _read_file(path: str) -> dict:
 
 
 def main(arguments: list[str]) -> int:
-    """Train as the options say; return 0, or 2 for bad values, 1 for a run that failed."""
+    """Train as the options say; return 0, or 2 for bad values, 1 for a run that failed, 130 when stopped."""
     given = build_parser().parse_args(arguments)
     try:
         if os.environ.get("TORCHELASTIC_RUN_ID"):  # one of many processes that torchrun started
@@ -119,6 +119,9 @@ def _train_here(given: argparse.Namespace) -> int:
         except LaunchError as problem:
             print(problem, file=sys.stderr)
             return 1
+        except KeyboardInterrupt:
+            print("stopped; the ranks have ended", file=sys.stderr)
+            return 130
     return _report(given, result)
 
 
