@@ -10,7 +10,7 @@ from awkward import awkward_batch, build_awkward
 from torch.distributed import all_reduce, get_rank
 
 from labs.config import ModelTrainingConfig
-from labs.data import fit_buffers, load_data
+from labs.data import load_data
 from labs.measure import KeptActivations, PeakParameters, tensor_bytes
 from labs.recorder import Recorder
 from labs.strategies.base import Engine, build_engine
@@ -72,8 +72,6 @@ def _run(job: Job, instrument) -> Seen:
 
 def _build(job: Job) -> Engine:
     model = build_awkward() if job.awkward else build_model(job.config.model, job.config.seed)
-    if not job.awkward:
-        fit_buffers(model, load_data(job.config))
     return build_engine(job.config, model)
 
 
@@ -106,7 +104,15 @@ def _train_step(job: Job, engine: Engine, seen: Seen, step: int, group) -> None:
 
 def _batch(job: Job, step: int, micro_step: int, rank: int) -> tuple[torch.Tensor, ...]:
     config = job.config
-    if not job.awkward:
+    if not job.awkward and config.data == "text":
         return load_data(config).train_batch(config, step, micro_step, rank)
+    batch = awkward_batch(step, config.batch_size) if job.awkward else _rows(config, step)
     first = (micro_step * config.world_size + rank) * config.micro_batch_size
-    return tuple(part[first : first + config.micro_batch_size] for part in awkward_batch(step, config.batch_size))
+    return tuple(part[first : first + config.micro_batch_size].clone() for part in batch)
+
+
+def _rows(config: ModelTrainingConfig, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the global batch of a table; drawn here, because scikit-learn takes a second to import on every rank."""
+    order = torch.Generator().manual_seed(step)
+    rows = torch.randn(config.batch_size, config.model.num_features, generator=order)
+    return rows, torch.randint(0, config.model.num_classes, (config.batch_size,), generator=order)

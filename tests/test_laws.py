@@ -34,7 +34,7 @@ BF16_TOLERANCE = 2**-7
 def jobs_of(strategy: str, world_size: int, folder: str = "") -> dict[str, Job]:
     """Name the jobs of a strategy; those that it refuses are left out.
 
-    Three ranks divide no batch of text: they are there for the padding, and two jobs are enough.
+    Two ranks run them all. Three are there for the padding, four for groups of groups: they run the first ones.
     """
 
     def config(mixed: bool, accumulation: int, **changes) -> ModelTrainingConfig | None:
@@ -55,7 +55,7 @@ def jobs_of(strategy: str, world_size: int, folder: str = "") -> dict[str, Job]:
         "offloaded fp32": Job(config(False, 1, offload=True)),
     }
     possible = {name: job for name, job in found.items() if job.config is not None}
-    return dict(list(possible.items())[:2]) if world_size == 3 else possible
+    return dict(list(possible.items())[: {3: 2, 4: 6}.get(world_size)])
 
 
 @cache
