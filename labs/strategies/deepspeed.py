@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -42,6 +43,7 @@ def _import_deepspeed():
 
 
 deepspeed = _import_deepspeed()
+_TAG = "run"  # DeepSpeed's name for the sub-directory of one checkpoint
 
 
 class ZeROEngine(Engine):
@@ -89,10 +91,14 @@ class ZeROEngine(Engine):
         return dict(zip(layers, squares.sqrt().tolist(), strict=True))
 
     def save(self, path):
-        self.ds.save_checkpoint(str(path), tag="run")
+        self.ds.save_checkpoint(str(path), tag=_TAG)
 
     def load(self, path):
-        self.ds.load_checkpoint(str(path), tag="run")
+        if not (Path(path) / _TAG).is_dir():  # DeepSpeed's own answer depends on the stage: an assert, or a warning
+            raise FileNotFoundError(
+                f"{path} holds no checkpoint of {self.config.strategy}; give the directory that save() wrote"
+            )
+        self.ds.load_checkpoint(str(path), tag=_TAG)
 
 
 class ZeRO1Engine(ZeROEngine):
@@ -111,7 +117,7 @@ class ZeRO1Engine(ZeROEngine):
         return self.held()["parameters"]
 
     def full_parameters(self):
-        return states.flat_full_parameters(self.zero, self.names)
+        return states.flat_full_parameters(self.zero, self.names, self.ds.device)
 
 
 class ZeRO2Engine(ZeRO1Engine):
@@ -145,7 +151,7 @@ class ZeRO3Engine(ZeROEngine):
         return states.cut_live_parameters(self.module)
 
     def full_parameters(self):
-        return states.cut_full_parameters(self.zero, self.names)
+        return states.cut_full_parameters(self.zero, self.names, self.ds.device)
 
 
 @contextmanager

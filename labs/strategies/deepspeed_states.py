@@ -68,11 +68,11 @@ def cut_live_parameters(module: nn.Module) -> list[torch.Tensor]:
 
 
 @torch.no_grad()
-def flat_full_parameters(zero, names: Mapping[nn.Parameter, str]) -> dict[str, torch.Tensor]:
+def flat_full_parameters(zero, names: Mapping[nn.Parameter, str], device: torch.device) -> dict[str, torch.Tensor]:
     """Gather the master weights of all ranks and give them their names and shapes back."""
     full = {name: parameter.detach().float().clone() for parameter, name in names.items()}
     for parameters, master in zip(zero.bit16_groups, zero.single_partition_of_fp32_groups, strict=True):
-        offset, flat = 0, _gather(master.detach())
+        offset, flat = 0, _gather(master.detach(), device)
         for parameter in parameters:
             full[names[parameter]] = flat[offset : offset + parameter.numel()].view(parameter.shape).clone()
             offset += parameter.numel()
@@ -80,18 +80,19 @@ def flat_full_parameters(zero, names: Mapping[nn.Parameter, str]) -> dict[str, t
 
 
 @torch.no_grad()
-def cut_full_parameters(zero, names: Mapping[nn.Parameter, str]) -> dict[str, torch.Tensor]:
+def cut_full_parameters(zero, names: Mapping[nn.Parameter, str], device: torch.device) -> dict[str, torch.Tensor]:
     """Gather the parts of all ranks, of master weights where there are any, and cut the padding off."""
     parts = {parameter: parameter.ds_tensor.float() for parameter in names}
     for parameters, master in zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True):
         lengths = [parameter.partition_numel() for parameter in parameters]
         parts.update(zip(parameters, master.detach().split(lengths), strict=True))
-    return {names[p]: _gather(part)[: p.ds_numel].view(p.ds_shape).clone() for p, part in parts.items()}
+    return {names[p]: _gather(part, device)[: p.ds_numel].view(p.ds_shape).clone() for p, part in parts.items()}
 
 
-def _gather(part: torch.Tensor) -> torch.Tensor:
-    whole = part.new_empty(part.numel() * dist.get_world_size())
-    dist.all_gather_into_tensor(whole, part.contiguous())
+def _gather(part: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """All-gather equal parts; an offloaded part is brought to the device first."""
+    whole = torch.empty(part.numel() * dist.get_world_size(), dtype=part.dtype, device=device)
+    dist.all_gather_into_tensor(whole, part.to(device).contiguous())
     return whole
 
 
