@@ -133,6 +133,7 @@ def _precision(config: ModelTrainingConfig) -> MixedPrecisionPolicy:
 
 
 def _offload(config: ModelTrainingConfig) -> OffloadPolicy:
+    """Rest shards, gradients and optimizer in host memory; on CPU ranks they are there already, so nothing moves."""
     return CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if config.offload else OffloadPolicy()
 
 
