@@ -119,6 +119,7 @@ def page(served):
         page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for()
         yield page, folder, requests
         page.screenshot(path=folder.parent / "last.png")
+        print("open dialogs:", page.locator("dialog").all_inner_texts())
         browser.close()
 
 

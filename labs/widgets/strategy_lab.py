@@ -10,7 +10,6 @@ import ipywidgets as widgets
 
 from labs.config import ConfigError, ModelTrainingConfig
 from labs.plots import (
-    Picture,
     plot_bytes,
     plot_comparison,
     plot_curves,
@@ -30,6 +29,7 @@ from labs.widgets.cells import replace_lab_of_cell
 from labs.widgets.code_panel import CodePanel
 from labs.widgets.controls import Controls
 from labs.widgets.kept_runs import KeptRuns
+from labs.widgets.pictures import close_with_children, hidden_image, show
 from labs.widgets.static_view import StaticView
 from labs.widgets.watch import Watch, predicted_memory, preview
 
@@ -78,7 +78,7 @@ class StrategyLab:
         self.run_button = widgets.Button(description="Run", icon="play", button_style="primary")
         self.cancel_button = widgets.Button(description="Cancel", icon="stop", disabled=True)
         self.progress = widgets.IntProgress(0, 0, 1, description="progress", layout={"width": "320px"})
-        self.curves, self.bars, self.shard_map, self.comparison = (_hidden_image() for _ in range(4))
+        self.curves, self.bars, self.shard_map, self.comparison = (hidden_image() for _ in range(4))
         self.numbers, self.shard_table, self.comparison_table = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self.run_button.on_click(lambda button: self._run_clicked())
         self.cancel_button.on_click(lambda button: self._cancel_clicked())
@@ -117,7 +117,7 @@ class StrategyLab:
         self._background.close()
         if self._watch is not None:
             self._watch.cancel()
-        _close_with_children(self.screen)
+        close_with_children(self.screen)
 
     def _ipython_display_(self) -> None:
         self._static.display()
@@ -141,7 +141,7 @@ class StrategyLab:
             self._background.do("picture", lambda: self._draw(preview(config), LIVE_DPI))
 
     def _draw_shard_map(self, config: ModelTrainingConfig) -> None:
-        _show(self.shard_map, plot_shard_map(config), FINAL_DPI)
+        show(self.shard_map, plot_shard_map(config), FINAL_DPI)
         self.shard_table.value = table_shard_map(config)._repr_html_()
 
     # Running ------------------------------------------------------------------------------------------------------
@@ -178,11 +178,11 @@ class StrategyLab:
             return
         self.progress.value = watch.num_steps
         self.status.value = escape(watch.status())
-        _show(self.curves, plot_curves(watch.view()), LIVE_DPI)
+        show(self.curves, plot_curves(watch.view()), LIVE_DPI)
 
     def _draw(self, run, dots_per_inch: int) -> None:
-        _show(self.curves, plot_curves(run), dots_per_inch)
-        _show(self.bars, plot_bytes(run), dots_per_inch)
+        show(self.curves, plot_curves(run), dots_per_inch)
+        show(self.bars, plot_bytes(run), dots_per_inch)
         tables = "".join(table(run)._repr_html_() for table in _TABLES)
         self.numbers.value = f"<details><summary>The same in numbers</summary>{tables}</details>"
 
@@ -222,27 +222,11 @@ class StrategyLab:
 
     def _draw_comparison(self) -> None:
         runs = self.kept.overlaid
-        _show(self.comparison, plot_comparison(runs) if runs else None, FINAL_DPI)
+        show(self.comparison, plot_comparison(runs) if runs else None, FINAL_DPI)
         self.comparison_table.value = table_comparison(runs)._repr_html_() if runs else ""
 
     def _show_error(self, text: str) -> None:
         self.error.value = f'<pre role="alert">{escape(text)}</pre>'
-
-
-def _hidden_image() -> widgets.Image:
-    """An image without a value would show as broken."""
-    return widgets.Image(format="png", layout={"width": "100%", "max_width": "1100px", "display": "none"})
-
-
-def _show(image: widgets.Image, picture: Picture | None, dots_per_inch: int) -> None:
-    image.value = picture.png(dots_per_inch) if picture else b""
-    image.layout.display = "" if picture else "none"
-
-
-def _close_with_children(widget: widgets.Widget) -> None:
-    for child in getattr(widget, "children", ()):
-        _close_with_children(child)
-    widget.close()
 
 
 def _verdict(words: str) -> str:
