@@ -28,15 +28,18 @@ def state_bytes(config: ModelTrainingConfig, rank: int, parameters: Sequence[Par
 def peak_parameters_bytes(config: ModelTrainingConfig, rank: int, parameters: Sequence[ParameterSpec]) -> int:
     """Predict the most bytes of parameters that `measure.PeakParameters` sees alive at once during a training step.
 
-    ZeRO-3 has one module gathered at a time, beside the parts at rest; a block that recomputes its activations keeps
-    its last linear layer gathered meanwhile. Two moments are between the samples: while several tensors of a module
-    arrive in one all_gather they are there twice, and both embeddings stay gathered at the very end of backward.
+    ZeRO-3 has one module gathered at a time, beside the parts at rest. Two exceptions: a block that recomputes its
+    activations keeps its last linear layer gathered meanwhile; and both embeddings stay gathered until backward ends,
+    for nothing asks for the gradient of their input, which would free them. Not seen: tensors that arrive in one
+    all_gather are there twice for the moment in which they are copied out.
     """
     resting = state_bytes(config, rank, parameters)["parameters"]
     if config.strategy != "zero3" or config.world_size == 1:  # one rank computes with the part itself
         return resting
     modules = modules_in_order(config, parameters)
     live = [gathered_elements(module, config.world_size) for module in modules]
+    if config.model.kind == "gpt":
+        live.append(sum(live[:2]))
     if config.activation_checkpointing and config.model.kind == "gpt":
         for block in blocks_of(modules):
             sizes = [gathered_elements(module, config.world_size) for module in block]

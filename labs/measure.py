@@ -58,9 +58,9 @@ class KeptActivations:
 class PeakParameters:
     """Measures the peak bytes of parameters that are live at once: `with PeakParameters(...) as peak: one_step()`.
 
-    `sample()` is called before and after every submodule's forward, and in backward when the gradient of its output
-    and of its input is ready, so a unit that is gathered for its computation is seen. `parameters()` lists every
-    tensor that holds parameters at this moment. It is slow (milliseconds a step): wrap one step, not a run.
+    `sample()` is called before and after every submodule's forward, and in backward when the gradient of its output,
+    of its input and of a parameter is ready, so a unit that is gathered for its computation is seen. `parameters()`
+    lists every tensor that holds parameters at this moment. It is slow (milliseconds a step): wrap one step, not a run.
     """
 
     def __init__(self, module: nn.Module, parameters: Callable[[], Tensors]):
@@ -77,6 +77,9 @@ class PeakParameters:
         for module in self._module.modules():
             self._handles.append(module.register_forward_pre_hook(self._around, with_kwargs=True))
             self._handles.append(module.register_forward_hook(self._after))
+        for parameter in self._module.parameters():
+            if parameter.requires_grad:
+                self._handles.append(parameter.register_post_accumulate_grad_hook(self.sample))
         return self
 
     def __exit__(self, *_) -> None:

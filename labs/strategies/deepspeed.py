@@ -50,7 +50,7 @@ class ZeROEngine(Engine):
     """What the three stages share: one AdamW, and DeepSpeed's own backward, boundary of accumulation and step.
 
     In mixed precision DeepSpeed rounds the model to bf16 first and takes its fp32 master weights from that, so they
-    begin up to 0.4 % away from the twin's. Its master weights are a copy of their own in fp32 runs too.
+    begin up to 0.2 % away from the twin's. Its master weights are a copy of their own in fp32 runs too.
     """
 
     stage: int
