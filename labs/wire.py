@@ -11,7 +11,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -135,6 +135,18 @@ class WireMeter:
         sockets = tcp_sockets()
         dist.barrier(group=self._instrument.group)
         return {inode: count for inode, count in sockets.items() if inode not in self._instrument.sockets}
+
+
+def measured_bytes(call: Callable[[], object]) -> SocketBytes | None:
+    """Run `call()` on this rank and return what its sockets carried meanwhile, gloo's headers included.
+
+    Collective: every rank calls it, each with its part. None where the system does not count (see `WireMeter`).
+    """
+    meter = WireMeter(new_instrument_group())
+    meter.start()
+    call()
+    sent, received = meter.stop()
+    return None if sent is None else SocketBytes(sent, received)
 
 
 class WaitClock:

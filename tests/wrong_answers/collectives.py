@@ -1,0 +1,322 @@
+"""Answers to lesson 02 as learners write them: right ones, and wrong ones with the hint that each must get."""
+
+import torch
+import torch.distributed as dist
+
+from labs.collectives import doubling_all_reduce, exchange, ring_all_gather, ring_all_reduce, ring_reduce_scatter
+
+
+def place():
+    return dist.get_rank(), dist.get_world_size()
+
+
+def scatter_to_the_left(tensor):
+    rank, n = place()
+    pieces = [piece.clone() for piece in tensor.tensor_split(n)]
+    for step in range(1, n):
+        coming = pieces[(rank + step + 1) % n]
+        incoming = torch.zeros(coming.shape)
+        exchange(pieces[(rank + step) % n], incoming, to=(rank - 1) % n, source=(rank + 1) % n)
+        coming.add_(incoming)
+    return pieces[rank]
+
+
+def scatter_from_piece(start, steps_less=0, add=True, send_own=False, returned=0):
+    """A ring that may start at another piece, stop early, replace instead of adding, or pass on its own part."""
+
+    def ring_reduce_scatter(tensor):
+        rank, n = place()
+        own, pieces = tensor.tensor_split(n), list(tensor.clone().tensor_split(n))
+        for step in range(n - 1 - steps_less):
+            go, come = (rank + start - step) % n, (rank + start - step - 1) % n
+            incoming = torch.empty_like(pieces[come])
+            exchange((own if send_own else pieces)[go], incoming)
+            pieces[come] = pieces[come] + incoming if add else incoming
+        return pieces[(rank + returned) % n]
+
+    return ring_reduce_scatter
+
+
+def scatter_at_the_root(tensor):
+    rank, n = place()
+    if rank:
+        dist.send(tensor, 0)
+        piece = torch.empty_like(tensor.tensor_split(n)[rank])
+        dist.recv(piece, 0)
+        return piece
+    total, other = tensor.clone(), torch.empty_like(tensor)
+    for source in range(1, n):
+        dist.recv(other, source)
+        total += other
+    pieces = total.tensor_split(n)
+    for to in range(1, n):
+        dist.send(pieces[to], to)
+    return pieces[0]
+
+
+def scatter_by_the_library(tensor):
+    rank, n = place()
+    total = tensor.clone()
+    dist.all_reduce(total)
+    return total.tensor_split(n)[rank]
+
+
+def scatter_with_whole_tensors(tensor):
+    rank, n = place()
+    total, going, coming = tensor.clone(), tensor.clone(), torch.empty_like(tensor)
+    for _ in range(n - 1):
+        exchange(going, coming)
+        total += coming
+        going, coming = coming, going
+    return total.tensor_split(n)[rank]
+
+
+def scatter_directly(tensor):
+    rank, n = place()
+    pieces = tensor.tensor_split(n)
+    total, incoming = pieces[rank].clone(), torch.empty_like(pieces[rank])
+    for distance in range(1, n):
+        to, source = (rank + distance) % n, (rank - distance) % n
+        exchange(pieces[to], incoming, to=to, source=source)
+        total += incoming
+    return total
+
+
+def scatter_equal_pieces(tensor):
+    rank, n = place()
+    pieces = list(tensor.clone().view(n, -1))
+    for step in range(n - 1):
+        incoming = torch.empty_like(pieces[rank])
+        exchange(pieces[(rank - step - 1) % n], incoming)
+        pieces[(rank - step - 2) % n] += incoming
+    return pieces[rank]
+
+
+def scatter_rounded_down(tensor):
+    n = dist.get_world_size()
+    return ring_reduce_scatter(tensor[: len(tensor) // n * n])
+
+
+def scatter_received_as_own_size(tensor):
+    rank, n = place()
+    pieces = list(tensor.clone().tensor_split(n))
+    for step in range(n - 1):
+        incoming = torch.empty_like(pieces[rank])
+        exchange(pieces[(rank - step - 1) % n], incoming)
+        pieces[(rank - step - 2) % n] += incoming
+    return pieces[rank]
+
+
+def scatter_all_send_first(tensor):
+    rank, n = place()
+    pieces = list(tensor.clone().tensor_split(n))
+    for step in range(n - 1):
+        incoming = torch.empty_like(pieces[(rank - step - 2) % n])
+        dist.send(pieces[(rank - step - 1) % n], (rank + 1) % n)
+        dist.recv(incoming, (rank - 1) % n)
+        pieces[(rank - step - 2) % n] += incoming
+    return pieces[rank]
+
+
+def scatter_element_by_element(tensor):
+    rank, n = place()
+    pieces = list(tensor.clone().tensor_split(n))
+    for step in range(n - 1):
+        going, coming = pieces[(rank - step - 1) % n], pieces[(rank - step - 2) % n]
+        for element in range(len(coming)):
+            incoming = torch.empty(1)
+            exchange(going[element : element + 1], incoming)
+            coming[element] += incoming.item()
+    return pieces[rank]
+
+
+def gather_in_order_of_arrival(piece, num_elements):
+    n = dist.get_world_size()
+    found, going = [piece], piece
+    for step in range(n - 1):
+        sizes = [len(p) for p in torch.empty(num_elements).tensor_split(n)]
+        coming = torch.empty(sizes[(dist.get_rank() - step - 1) % n])
+        exchange(going, coming)
+        found.append(coming)
+        going = coming
+    return torch.cat(found)
+
+
+def gather_own_piece_only(piece, num_elements):
+    rank, n = place()
+    whole = torch.zeros(num_elements)
+    pieces = whole.tensor_split(n)
+    pieces[rank].copy_(piece)
+    for _ in range(n - 1):
+        exchange(pieces[rank], pieces[(rank - 1) % n])
+    return whole
+
+
+def gather_one_step_short(piece, num_elements):
+    rank, n = place()
+    whole = torch.zeros(num_elements)
+    pieces = whole.tensor_split(n)
+    pieces[rank].copy_(piece)
+    for step in range(n - 2):
+        exchange(pieces[(rank - step) % n], pieces[(rank - step - 1) % n])
+    return whole
+
+
+def gather_a_list(piece, num_elements):
+    return list(ring_all_gather(piece, num_elements).tensor_split(dist.get_world_size()))
+
+
+def gather_equal_pieces(piece, num_elements):
+    rank, n = place()
+    pieces = [torch.empty_like(piece) for _ in range(n)]
+    pieces[rank] = piece
+    for step in range(n - 1):
+        exchange(pieces[(rank - step) % n], pieces[(rank - step - 1) % n])
+    return torch.cat(pieces)
+
+
+def gather_at_the_root(piece, num_elements):
+    rank, n = place()
+    whole = piece.new_empty(num_elements)
+    pieces = whole.tensor_split(n)
+    if rank:
+        dist.send(piece, 0)
+        dist.recv(whole, 0)
+        return whole
+    pieces[0].copy_(piece)
+    for source in range(1, n):
+        dist.recv(pieces[source], source)
+    for to in range(1, n):
+        dist.send(whole, to)
+    return whole
+
+
+def gather_directly(piece, num_elements):
+    rank, n = place()
+    whole = piece.new_empty(num_elements)
+    pieces = whole.tensor_split(n)
+    pieces[rank].copy_(piece)
+    for distance in range(1, n):
+        to, source = (rank + distance) % n, (rank - distance) % n
+        exchange(piece, pieces[source], to=to, source=source)
+    return whole
+
+
+def gather_by_the_library(piece, num_elements):
+    rank, n = place()
+    whole = torch.zeros(num_elements)
+    whole.tensor_split(n)[rank].copy_(piece)
+    dist.all_reduce(whole)
+    return whole
+
+
+def gather_all_send_first(piece, num_elements):
+    rank, n = place()
+    whole = piece.new_empty(num_elements)
+    pieces = whole.tensor_split(n)
+    pieces[rank].copy_(piece)
+    for step in range(n - 1):
+        dist.send(pieces[(rank - step) % n], (rank + 1) % n)
+        dist.recv(pieces[(rank - step - 1) % n], (rank - 1) % n)
+    return whole
+
+
+def reduce_padded(tensor):
+    n = dist.get_world_size()
+    padded = torch.cat([tensor, tensor.new_zeros(-len(tensor) % n)])
+    return ring_all_reduce(padded)[: len(tensor)]
+
+
+def reduce_in_place(tensor):
+    tensor.copy_(ring_all_reduce(tensor))
+
+
+def reduce_at_the_root(tensor):
+    rank, n = place()
+    total, other = tensor.clone(), torch.empty_like(tensor)
+    if rank:
+        dist.send(tensor, 0)
+        dist.recv(total, 0)
+        return total
+    for source in range(1, n):
+        dist.recv(other, source)
+        total += other
+    for to in range(1, n):
+        dist.send(total, to)
+    return total
+
+
+def reduce_by_the_library(tensor):
+    dist.all_reduce(tensor)
+    return tensor
+
+
+def reduce_with_whole_tensors(tensor):
+    n = dist.get_world_size()
+    total, going, coming = tensor.clone(), tensor.clone(), torch.empty_like(tensor)
+    for _ in range(n - 1):
+        exchange(going, coming)
+        total += coming
+        going, coming = coming, going
+    return total
+
+
+def reduce_to_the_mean(tensor):
+    return ring_all_reduce(tensor) / dist.get_world_size()
+
+
+def reduce_without_the_gather(tensor):
+    rank, n = place()
+    total = tensor.clone()
+    total.tensor_split(n)[rank].copy_(ring_reduce_scatter(tensor))
+    return total
+
+
+def seconds_in_steps(num_bytes, world_size, alpha, beta):
+    return sum(alpha + num_bytes / world_size * beta for _ in range(2 * world_size - 2))
+
+
+RIGHT = [
+    ("collectives.ring_reduce_scatter", scatter_to_the_left),
+    ("collectives.ring_all_gather", ring_all_gather),
+    ("collectives.ring_all_reduce", reduce_padded),
+    ("collectives.all_reduce_seconds", seconds_in_steps),
+]
+
+WRONG = [
+    ("collectives.ring_reduce_scatter", scatter_from_piece(0), "must set out from the rank after"),
+    ("collectives.ring_reduce_scatter", scatter_from_piece(0, returned=1), "holds the finished piece 1"),
+    ("collectives.ring_reduce_scatter", scatter_from_piece(-1, steps_less=1), "It takes 3 steps"),
+    ("collectives.ring_reduce_scatter", scatter_from_piece(-1, add=False), "must be added"),
+    ("collectives.ring_reduce_scatter", scatter_from_piece(-1, send_own=True), "Pass on the sum"),
+    ("collectives.ring_reduce_scatter", lambda tensor: ring_all_reduce(tensor), "That is the whole sum"),
+    ("collectives.ring_reduce_scatter", scatter_at_the_root, "Everything passes rank 0"),
+    ("collectives.ring_reduce_scatter", scatter_by_the_library, "That is the library's"),
+    ("collectives.ring_reduce_scatter", scatter_with_whole_tensors, "Whole tensors travel"),
+    ("collectives.ring_reduce_scatter", scatter_directly, "a link between every two ranks"),
+    ("collectives.ring_reduce_scatter", scatter_equal_pieces, "not all equal"),
+    ("collectives.ring_reduce_scatter", scatter_rounded_down, "not all equal"),
+    ("collectives.ring_reduce_scatter", scatter_received_as_own_size, "not all equal"),
+    ("collectives.ring_reduce_scatter", scatter_element_by_element, "One message a step"),
+    ("collectives.ring_reduce_scatter", scatter_all_send_first, "if all ranks send first"),
+    ("collectives.ring_all_gather", gather_in_order_of_arrival, "in other places"),
+    ("collectives.ring_all_gather", gather_own_piece_only, "passes on the piece that it received"),
+    ("collectives.ring_all_gather", gather_one_step_short, "missing or damaged"),
+    ("collectives.ring_all_gather", gather_a_list, "Return one tensor"),
+    ("collectives.ring_all_gather", gather_equal_pieces, "not all equal"),
+    ("collectives.ring_all_gather", gather_at_the_root, "Everything passes rank 0"),
+    ("collectives.ring_all_gather", gather_directly, "a link between every two ranks"),
+    ("collectives.ring_all_gather", gather_by_the_library, "That is the library's"),
+    ("collectives.ring_all_gather", gather_all_send_first, "if all ranks send first"),
+    ("collectives.ring_all_reduce", reduce_at_the_root, "Everything passes rank 0"),
+    ("collectives.ring_all_reduce", reduce_by_the_library, "That is the library's"),
+    ("collectives.ring_all_reduce", reduce_with_whole_tensors, "Whole tensors travel"),
+    ("collectives.ring_all_reduce", doubling_all_reduce, "Whole tensors travel"),
+    ("collectives.ring_all_reduce", reduce_to_the_mean, "That is the mean"),
+    ("collectives.ring_all_reduce", reduce_without_the_gather, "alone"),
+    ("collectives.ring_all_reduce", reduce_in_place, "returns None"),
+    ("collectives.all_reduce_seconds", lambda b, n, alpha, beta: (n - 1) * (alpha + b / n * beta), "one trip"),
+    ("collectives.all_reduce_seconds", lambda b, n, alpha, beta: 2 * (n - 1) * (alpha + b * beta), "one piece"),
+    ("collectives.all_reduce_seconds", lambda b, n, alpha, beta: alpha + 2 * (n - 1) / n * b * beta, "each pays alpha"),
+    ("collectives.all_reduce_seconds", lambda b, n, a, beta: 2 * (n - 1) * (a + b / n / beta), "it multiplies"),
+]
