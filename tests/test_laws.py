@@ -58,12 +58,23 @@ def jobs_of(strategy: str, world_size: int, folder: str = "") -> dict[str, Job]:
     return dict(list(possible.items())[: {3: 2, 4: 6}.get(world_size)])
 
 
-@cache
 def observed(strategy: str, world_size: int) -> dict[str, list[Seen]]:
-    """Run all jobs in one launch; returns what every rank saw, by job."""
+    """Return what every rank saw, by job. Raises what the launch raised, without launching again for every test."""
+    outcome = _outcome(strategy, world_size)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+@cache
+def _outcome(strategy: str, world_size: int) -> dict[str, list[Seen]] | Exception:
+    """Run all jobs of a strategy in one launch."""
     with TemporaryDirectory() as folder:
         jobs = jobs_of(strategy, world_size, folder)
-        by_rank = launch(run_jobs, list(jobs.values()), world_size=world_size, timeout_seconds=150)
+        try:
+            by_rank = launch(run_jobs, list(jobs.values()), world_size=world_size, timeout_seconds=150)
+        except Exception as error:
+            return error
     return {name: [seen[index] for seen in by_rank] for index, name in enumerate(jobs)}
 
 
