@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import linecache
 import os
 import pickle
+import sys
 from collections import ChainMap
 from types import CodeType, FunctionType, ModuleType
 
@@ -29,6 +31,16 @@ class _Pickler(cloudpickle.Pickler):
     """cloudpickle, but code keeps the name of its file, so that a traceback points at the learner's line."""
 
     dispatch_table = ChainMap({CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
+
+    def reducer_override(self, value):
+        """Send modules of special types by name, too: cloudpickle does so for plain ones alone.
+
+        torch.distributed.config is one. A function that uses `dist` and any attribute called `config` drags it along.
+        """
+        is_special = isinstance(value, ModuleType) and type(value) is not ModuleType
+        if is_special and sys.modules.get(value.__name__) is value:
+            return importlib.import_module, (value.__name__,)
+        return super().reducer_override(value)
 
 
 def dump(value) -> bytes:

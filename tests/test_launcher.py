@@ -64,6 +64,17 @@ def test_a_class_made_here_is_the_same_class_when_it_comes_back():
     assert all(type(point) is Point for point in labs.launch(lambda: Point()))
 
 
+def test_an_attribute_named_as_a_special_module_does_not_stop_a_function():
+    """torch.distributed.config is a module of a special type, which cloudpickle finds by the attribute's name."""
+    import torch.distributed as dist
+
+    class Holder:
+        config = 40
+
+    holder = Holder()
+    assert labs.launch(lambda: holder.config + dist.get_rank()) == [40, 41]
+
+
 def test_a_value_of_50_megabytes_comes_back_whole():
     values = labs.launch(lambda: bytes(50_000_000))
     assert [len(value) for value in values] == [50_000_000] * 2
