@@ -170,7 +170,7 @@ EXERCISES = {
             "Piece r must end on rank r with all parts in it. Where was it one step before, and where at the start?",
             "In step s (from 0) rank r sends piece r - s - 1 and receives piece r - s - 2, which it adds to its own. "
             "All modulo world_size; world_size - 1 steps.",
-            "pieces = list(tensor.clone().tensor_split(world_size)). In each step: incoming = torch.empty_like(COMING), "
+            "pieces = list(tensor.clone().tensor_split(world_size)). Each step: incoming = torch.empty_like(COMING), "
             "exchange(GOING, incoming), COMING += incoming, where both are items of pieces. Return pieces[rank].",
         ),
     ),
