@@ -34,6 +34,7 @@ TORCH_MODULES = (
     "torch._inductor.compile_fx",
 )
 DEEPSPEED_MODULES = (
+    "labs.strategies.deepspeed",  # first: it forbids DeepSpeed to look for compilers
     "deepspeed",
     "deepspeed.runtime.engine",
     "deepspeed.runtime.zero.stage_1_and_2",
@@ -52,8 +53,6 @@ def main(owner: int, folder: Path) -> None:
     watch = threading.Thread(target=_end_with_parent, args=(owner, imported, folder))
     watch.start()
     missing = {name: error for name in (*TORCH_MODULES, *DEEPSPEED_MODULES, *LABS_MODULES) if (error := _try(name))}
-    if "deepspeed" in sys.modules:
-        _forbid_compiling()
     imported.set()
     watch.join()
     gc.collect()
@@ -92,14 +91,6 @@ def _try(name: str) -> str | None:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
-
-
-def _forbid_compiling() -> None:
-    """Mark DeepSpeed's C++ extensions as not available: building one takes minutes and needs a compiler."""
-    from deepspeed.ops import __compatible_ops__ as extensions  # private in deepspeed 0.19; there is no public switch
-
-    for name in list(extensions):
-        extensions[name] = False
 
 
 def _num_threads() -> int:
