@@ -49,9 +49,13 @@ def test_plots_load_neither_torch_nor_pyplot():
 
 def test_bars_of_memory_are_as_high_as_the_bytes_of_every_rank_and_state():
     result = fake_result(world_size=2, steps=2)
-    axes = plots.plot_memory(result).axes[0]
-    solid = sorted(bar.get_height() * 2**20 for bar in axes.patches if not bar.get_hatch())
-    hatched = sorted(bar.get_height() * 2**20 for bar in axes.patches if bar.get_hatch())
+    solid, hatched = [], []
+    states_axes = plots.plot_memory(result).axes[0]
+    for axes in (states_axes, *states_axes.child_axes):
+        unit = {"KiB": 2**10, "MiB": 2**20}[axes.get_ylabel()[-4:-1]]
+        for bar in axes.patches:
+            (hatched if bar.get_hatch() else solid).append(bar.get_height() * unit)
+    solid, hatched = sorted(solid), sorted(hatched)
     states = [state for rank in result.ranks for state in rank.memory.states.values() if state.predicted_bytes]
     assert solid == pytest.approx(sorted(state.measured_bytes for state in states))
     assert hatched == pytest.approx(sorted(state.predicted_bytes for state in states))

@@ -1,7 +1,7 @@
 """Pure `records -> Figure`: nothing here keeps state, touches pyplot or imports torch."""
 
-from labs.plots.bars import plot_memory, plot_traffic
 from labs.plots.curves import plot_layer_norms, plot_loss
+from labs.plots.memory_bars import plot_memory
 from labs.plots.pages import plot_bytes, plot_comparison, plot_curves, plot_run
 from labs.plots.shard_map import plot_shard_map, table_shard_map
 from labs.plots.style import STATE_COLORS, STATE_HATCHES, Picture
@@ -14,6 +14,7 @@ from labs.plots.tables import (
     table_memory,
     table_traffic,
 )  # fmt: skip
+from labs.plots.traffic_bars import plot_traffic
 from labs.plots.view import RunView
 
 __all__ = [

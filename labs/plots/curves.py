@@ -140,4 +140,4 @@ def _norm_title(layers: list[str], last_norms: np.ndarray) -> str:
         return f"{len(layers) - len(usable)} of {len(layers)} layers have a gradient of zero or not finite"
     largest, smallest = max(usable, key=last_norms.__getitem__), min(usable, key=last_norms.__getitem__)
     ratio = last_norms[largest] / last_norms[smallest]
-    return f"{layers[largest]}: {ratio:.3g} times the gradient of {layers[smallest]}"
+    return f"Largest norm: {layers[largest]}, {ratio:.3g} x {layers[smallest]}"

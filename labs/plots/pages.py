@@ -5,10 +5,11 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from labs.plots.bars import MEMORY_MARGINS, draw_memory, draw_traffic
 from labs.plots.curves import NORM_MARGINS, draw_layer_norms, draw_loss
+from labs.plots.memory_bars import MEMORY_MARGINS, draw_memory
 from labs.plots.style import INK, STATE_COLORS, Picture, byte_unit, clean, headline, run_style
-from labs.plots.view import RunView, sent_bytes_per_step, view_of, views_of
+from labs.plots.traffic_bars import draw_traffic
+from labs.plots.view import MODEL_STATES, RunView, model_state_bytes, sent_bytes_per_step, view_of, views_of
 from labs.records import STATES
 from labs.units import format_bytes, format_count
 
@@ -84,25 +85,24 @@ def plot_comparison(runs) -> Picture:
 
 
 def _draw_memory_rows(axes: Axes, views: list[RunView]) -> None:
-    fullest = [max(view.measured or view.predicted or ({},), key=lambda rank: sum(rank.values())) for view in views]
-    most = max((sum(rank.values()) for rank in fullest), default=0)
+    fullest = [max(view.measured or view.predicted or ({},), key=model_state_bytes) for view in views]
+    most = max(map(model_state_bytes, fullest))
     size, unit = byte_unit(most)
     axes.set_xlim(0, most / size * 1.3 or 1)
     for row, states in enumerate(fullest):
         left = 0.0
-        for state in STATES:
+        for state in MODEL_STATES:
             width = states.get(state, 0) / size
             axes.barh(row, width, 0.6, left, color=STATE_COLORS[state], edgecolor="white", linewidth=0.6)
             ink = "white" if state == "parameters" else INK  # the only dark colour of the palette
             if width > 0.05 * axes.get_xlim()[1]:
                 axes.text(left + width / 2, row, STATE_LETTERS[state], ha="center", va="center", fontsize=8, color=ink)
             left += width
-        _write_beside(axes, left, row, format_bytes(sum(states.values())))
-    clean(axes, f"bytes held [{unit}]", "", grid="x")
-    headline(axes, "Memory of the fullest rank", "measured")
-    keys = [
-        Patch(color=STATE_COLORS[state], label=f"{STATE_LETTERS[state]} {state.replace('_', ' ')}") for state in STATES
-    ]
+        _write_beside(axes, left, row, format_bytes(model_state_bytes(states)))
+    clean(axes, f"model states held [{unit}]", "", grid="x")
+    headline(axes, "States of the fullest rank", "measured; without activations")
+    names = {state: f"{STATE_LETTERS[state]} {state.replace('_', ' ')}" for state in MODEL_STATES}
+    keys = [Patch(color=STATE_COLORS[state], label=name) for state, name in names.items()]
     axes.figure.legend(handles=keys, fontsize=8, frameon=False, ncols=len(keys), loc="lower left", handlelength=1)
 
 

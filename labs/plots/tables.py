@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from labs.plots.view import RunView, run_name, sent_bytes_per_step, view_of, views_of
+from labs.plots.view import RunView, model_state_bytes, run_name, sent_bytes_per_step, view_of, views_of
 from labs.records import STATES, RunResult
 from labs.units import format_bytes, format_seconds
 
@@ -118,23 +118,18 @@ def table_layer_norms(run) -> Table:
 def table_comparison(runs) -> Table:
     """List kept runs: last loss, bytes of the fullest rank, bytes sent a step by one rank, steps a second."""
     rows = tuple(_comparison_row(name, view) for name, view in views_of(runs).items())
-    columns = ("run", "last loss", "validation", "bytes held", "sent a step", "steps a second")
+    columns = ("run", "last loss", "validation", "states held", "activations", "sent a step", "steps a second")
     return Table("Kept runs, measured; bytes of the fullest rank", columns, rows)
 
 
 def _comparison_row(name: str, view: RunView) -> tuple[str, ...]:
     _, _, _, last, validation, _ = _loss_row(name, view)
-    held = max((sum(states.values()) for states in view.measured), default=0)
+    held = max(map(model_state_bytes, view.measured), default=0)
+    activations = max((states.get("activations", 0) for states in view.measured), default=0)
     sent = sent_bytes_per_step(view)
+    sent_text = "not measured" if sent is None else format_bytes(sent)
     speed = len(view.steps) / sum(step.seconds for step in view.steps) if view.steps else 0
-    return (
-        name,
-        last,
-        validation,
-        format_bytes(held),
-        "not measured" if sent is None else format_bytes(sent),
-        f"{speed:.1f}",
-    )
+    return (name, last, validation, format_bytes(held), format_bytes(activations), sent_text, f"{speed:.1f}")
 
 
 def describe_run(run: RunResult) -> str:

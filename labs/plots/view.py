@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from labs.config import ModelTrainingConfig
-from labs.records import EvalRecord, RunResult, StateBytes, StepRecord, TrafficRecord
+from labs.records import STATES, EvalRecord, RunResult, StateBytes, StepRecord, TrafficRecord
 from labs.spec import PRESETS, ModelSpec
 from labs.units import format_count
+
+MODEL_STATES = tuple(state for state in STATES if state != "activations")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ class RunView:
     @property
     def name(self) -> str:
         return run_name(self.config)
+
+
+def model_state_bytes(held: dict[str, int]) -> int:
+    """Add up what a rank holds from step to step: all states but activations."""
+    return sum(held.get(state, 0) for state in MODEL_STATES)
 
 
 def sent_bytes_per_step(view: RunView) -> float | None:
