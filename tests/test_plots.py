@@ -9,6 +9,8 @@ from fake_runs import BASELINE, fake_rank, fake_result, fake_step
 
 from labs import plots
 from labs.config import ModelTrainingConfig
+from labs.memory import state_bytes
+from labs.plots.shard_map import slices
 from labs.plots.style import RUN_COLORS, RUN_DASHES, RUN_MARKERS
 from labs.plots.view import view_of
 from labs.records import STATES, RunResult, TrafficRecord
@@ -151,3 +153,36 @@ def test_traffic_of_every_rank_has_three_bars():
     record: TrafficRecord = fake_rank(result.config, 0).traffic
     expected = 2 * [record.theory_bytes, record.predicted_bytes, record.sent_bytes]
     assert [height * 2**20 for height in heights] == pytest.approx(sorted(expected))
+
+
+SHARDED = [("zero1", 3), ("zero2", 4), ("zero3", 3), ("fsdp", 4), ("fsdp", 3), ("hsdp", 4), ("ddp", 3), ("single", 1)]
+
+
+@pytest.mark.parametrize(("strategy", "world_size"), SHARDED)
+def test_the_slices_of_a_shard_map_cover_every_element_once(strategy, world_size):
+    config = ModelTrainingConfig(strategy=strategy, world_size=world_size, batch_size=12)
+    for parameter in config.model.parameters():
+        own = sorted((s.start, s.stop) for s in slices(config) if s.parameter == parameter)
+        assert [start for start, _ in own] == [0, *(stop for _, stop in own[:-1])]
+        assert own[-1][1] == parameter.num_elements
+
+
+@pytest.mark.parametrize(("strategy", "world_size"), SHARDED)
+def test_a_rank_owns_as_many_elements_as_its_optimizer_has_bytes_for(strategy, world_size):
+    config = ModelTrainingConfig(strategy=strategy, world_size=world_size, batch_size=12)
+    rows = plots.table_shard_map(config).rows
+    for rank in range(world_size):
+        owned = sum(int(row[1 + rank].replace(",", "")) for row in rows)
+        padding = state_bytes(config, rank)["optimizer"] - 8 * owned  # AdamW keeps two fp32 numbers an element
+        assert 0 <= padding <= (8 * world_size * 2 * len(config.model.parameters()) if "zero" in strategy else 0)
+
+
+def test_a_shard_map_says_what_is_cut_and_what_stays_whole():
+    def title(**fields):
+        return texts(plots.plot_shard_map(ModelTrainingConfig(world_size=4, **fields)))
+
+    assert "zero2 cuts optimizer, master weights, gradients in 4; parameters stay whole" in title(strategy="zero2")
+    assert "zero1 cuts optimizer, master weights in 4; gradients and parameters stay" in title(strategy="zero1")
+    assert "fsdp cuts optimizer, gradients, parameters in 4" in title(strategy="fsdp", use_mixed_precision=False)
+    assert "hsdp cuts" in title(strategy="hsdp") and "in 2; no rank holds a whole layer" in title(strategy="hsdp")
+    assert "rank 0, 2" in title(strategy="hsdp") and "nothing is cut" in title(strategy="ddp")

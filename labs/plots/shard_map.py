@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from labs.config import ModelTrainingConfig
 from labs.ds_layout import flat_part_elements, optimizer_groups, part_elements
-from labs.memory import num_shards
+from labs.memory import num_shards, state_bytes
 from labs.plots.style import INK, Picture, clean, headline
 from labs.plots.tables import Table
 from labs.spec import ParameterSpec, layer_of
@@ -167,8 +167,9 @@ def _titles(config: ModelTrainingConfig) -> tuple[str, str]:
             f"{config.strategy}: nothing is cut, {ranks} hold every state whole",
             "predicted; right: elements of the layer",
         )
-    cut = [state for state in CUT_STATES[config.strategy] if state != "master_weights" or config.use_mixed_precision]
-    whole = [state for state in ("gradients", "parameters") if state not in cut]
+    held = state_bytes(config, 0)
+    cut = [state for state in CUT_STATES[config.strategy] if held[state]]
+    whole = [state for state in ("gradients", "parameters") if state not in CUT_STATES[config.strategy]]
     words = " and ".join(state.replace("_", " ") for state in whole)
     rest = f"; {words} stay whole on every rank" if whole else "; no rank holds a whole layer"
     states = ", ".join(state.replace("_", " ") for state in cut)
