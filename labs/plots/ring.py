@@ -152,7 +152,9 @@ def _draw_links(axes: Axes, moment: RingMoment, n: int) -> None:
     whole = 2 * (n - 1) / n
     axes.axvline(whole, color=_LINK_COLOR, linestyle=(0, (4, 2)), linewidth=1.2)
     axes.axvline(n - 1, color=_ROOT_COLOR, linestyle=(0, (1, 1.5)), linewidth=1.6)
-    axes.text(whole + 0.03, n - 0.42, f"ring, at the end: 2({n}-1)/{n}", fontsize=8, color=_LINK_COLOR, va="bottom")
+    side, shift = ("left", 0.03) if n > 2 else ("right", -0.02)
+    end = {"fontsize": 8, "color": _LINK_COLOR, "ha": side, "va": "bottom"}
+    axes.text(whole + shift, n - 0.42, f"ring, at the end: 2({n}-1)/{n}", **end)
     note = {"fontsize": 8, "color": _ROOT_COLOR, "ha": "right", "va": "top"}
     if n > 2:  # with two ranks the lines are one
         axes.text(n - 1 - 0.03, -0.72, f"into rank 0, if all send to it: {n - 1}", **note)
