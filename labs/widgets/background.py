@@ -22,6 +22,7 @@ class Background:
         self._jobs: dict[str, Callable[[], None]] = {}
         self._changed = threading.Condition()
         self._hurry = self._closed = False
+        self._rested_at = 0.0
         self._thread: threading.Thread | None = None
 
     def do(self, name: str, job: Callable[[], None], at_once: bool = False) -> None:
@@ -55,10 +56,17 @@ class Background:
             for job in jobs:
                 self._try(job)
             elapsed = time.monotonic() - began
-            self._rest(max(LEAST_SECONDS - elapsed, REST_FACTOR * elapsed))
+            self._rested_at = began + max(LEAST_SECONDS, (1 + REST_FACTOR) * elapsed)
 
     def _next_round(self) -> list[Callable[[], None]]:
+        """Wait for the turn of the next jobs and take them; without jobs the thread ends, a later job starts another.
+
+        The wait before the first round lets a dragged slider come to rest before anything is drawn.
+        """
         with self._changed:
+            if self._jobs:
+                seconds = max(LEAST_SECONDS, self._rested_at - time.monotonic())
+                self._changed.wait_for(lambda: self._hurry or self._closed, seconds)
             jobs = list(self._jobs.values())
             self._jobs.clear()
             self._hurry = False
@@ -66,11 +74,6 @@ class Background:
                 self._thread = None
                 self._changed.notify_all()
             return jobs
-
-    def _rest(self, seconds: float) -> None:
-        with self._changed:
-            # Nothing to do is no reason to rest: the thread ends, and a later job starts a new one.
-            self._changed.wait_for(lambda: self._hurry or self._closed, seconds)
 
     def _try(self, job: Callable[[], None]) -> None:
         try:
