@@ -4,14 +4,13 @@ ARGS ?=
 VENV := $(CURDIR)/.venv
 # Everything runs as if .venv were activated.
 IN_VENV := PATH="$(VENV)/bin:$$PATH" VIRTUAL_ENV="$(VENV)"
-START := notebooks/00_start_here.ipynb
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .PHONY: lab test notebooks bench doctor clean setup
 
 lab: setup  ## open the course in JupyterLab
 	@$(IN_VENV) JUPYTER_CONFIG_DIR="$(CURDIR)/.jupyter" JUPYTER_PREFER_ENV_PATH=1 \
-	  jupyter lab "$(START)" --ServerApp.root_dir="$(CURDIR)" $(AS_ROOT) $(ARGS)
+	  jupyter lab --ServerApp.root_dir="$(CURDIR)" $(AS_ROOT) $(ARGS)
 
 test: setup  ## run every test
 	@$(IN_VENV) python -m pytest $(ARGS)
