@@ -6,7 +6,10 @@ import torch.distributed as dist
 
 from labs import collectives, launch
 from labs.checks import on_ranks
+from labs.plots.collectives import plot_seconds, plot_sent
+from labs.plots.ring import plot_ring, plot_ring_step, ring_moments, table_ring
 from labs.traffic import Collective, Exchange, alpha_beta_seconds, ring_bytes
+from labs.widgets.ring import ring_animation
 from labs.wire import measured_bytes
 
 SIZES = (12, 7, 2, 0, 1000)
@@ -77,3 +80,47 @@ def test_the_seconds_of_the_exercise_are_those_of_the_planner():
     for world_size in (1, 2, 3, 8, 1024):
         planned = alpha_beta_seconds(Collective("all_reduce", 2**20 * 3, world_size), 2e-5, 4e9)
         assert all_reduce_seconds(2**20 * 3, world_size, 2e-5, 1 / 4e9) == pytest.approx(planned)
+
+
+def test_the_picture_sends_the_pieces_that_the_ring_sends():
+    sizes = [2, 2, 2, 1]  # 7 elements on 4 ranks: the last piece gives itself away
+    drawn = [[4 * sizes[moment.sends[rank]] for moment in ring_moments(4)[:-1]] for rank in range(4)]
+    facts = on_ranks(collectives.ring_all_reduce, [(torch.ones(7),)] * 4)
+    assert [[message.size_bytes for message in fact.messages] for fact in facts] == drawn
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5, 8])
+def test_every_piece_of_the_picture_ends_with_the_parts_of_all_ranks(world_size):
+    moments = ring_moments(world_size)
+    assert len(moments) == 2 * (world_size - 1) + 1 == len(table_ring(world_size).rows) + 1
+    after_one_trip = moments[world_size - 1].parts
+    assert [after_one_trip[rank][rank] for rank in range(world_size)] == [world_size] * world_size
+    assert moments[-1].parts == ((world_size,) * world_size,) * world_size
+    assert all(sorted(moment.sends) == list(range(world_size)) for moment in moments[:-1])
+
+
+def test_pictures_say_what_they_cannot_draw():
+    with pytest.raises(ValueError, match="moments 0 to 6"):
+        plot_ring_step(4, 7)
+    with pytest.raises(ValueError, match="makes no ring"):
+        plot_ring(1)
+    with pytest.raises(ValueError, match="2 to 8 ranks"):
+        ring_animation(9)
+    with pytest.raises(ValueError, match="one for each size"):
+        plot_seconds([1, 2], {"ring": [1.0]})
+
+
+def test_bytes_that_were_not_measured_leave_the_theory_to_be_drawn():
+    assert plot_sent({("all_reduce", 2): 100.0}, {("all_reduce", 2): None}, 100).png()
+
+
+def test_the_sliders_move_the_picture_and_fewer_ranks_have_fewer_steps():
+    ring = ring_animation(4)
+    pictures = {ring.picture.value}
+    for step in (1, 6):
+        ring.step.value = step
+        pictures.add(ring.picture.value)
+    ring.ranks.value = 3
+    assert (ring.step.value, ring.step.max, ring.play.max) == (0, 4, 4)
+    assert len(pictures | {ring.picture.value}) == 4
+    assert {"text/plain", "image/png"} < ring._repr_mimebundle_().keys()
