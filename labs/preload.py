@@ -81,6 +81,8 @@ def _detach(folder: Path) -> None:
     os.environ["DS_ACCELERATOR"] = "cpu"  # read by deepspeed when it is imported
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of compiler processes
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")  # torch makes this folder when it is imported
+    # Idle threads sleep: spinning ones starve other ranks, and on a busy laptop two were 20 times slower than one.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy would start a thread per core when it is imported
 
 
