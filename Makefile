@@ -5,6 +5,9 @@ VENV := $(CURDIR)/.venv
 # Everything runs as if .venv were activated.
 IN_VENV := PATH="$(VENV)/bin:$$PATH" VIRTUAL_ENV="$(VENV)"
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
+FIND_PYTHON := command -v "$(PYTHON)" >/dev/null || { echo "setup: $(PYTHON) was not found: install Python 3.11 or newer" \
+  "(Debian, Ubuntu: sudo apt-get install python3-venv; macOS: brew install python@3.12), then the same make command again." \
+  >&2; exit 1; }
 
 .PHONY: lab test notebooks bench doctor clean setup
 
@@ -22,13 +25,12 @@ bench: setup  ## print the table of start-up times, parity and bytes
 	@$(IN_VENV) python -m labs.bench $(ARGS)
 
 doctor:  ## examine this machine; works before the set-up too
-	@if [ -x "$(VENV)/bin/python" ]; then $(IN_VENV) python -m labs.doctor $(ARGS); else $(PYTHON) -m labs.doctor $(ARGS); fi
+	@if [ -x "$(VENV)/bin/python" ]; then $(IN_VENV) python -m labs.doctor $(ARGS); \
+	  else $(FIND_PYTHON); "$(PYTHON)" "$(CURDIR)/bootstrap.py" doctor $(ARGS); fi
 
 clean:  ## remove what make made: the virtual environment and the caches
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis .jupyter/lab .jupyter/serverconfig .jupyter/migrated
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup:
-	@command -v "$(PYTHON)" >/dev/null || { echo "setup: $(PYTHON) was not found: install Python 3.11 or newer" \
-	  "(Debian, Ubuntu: sudo apt-get install python3-venv; macOS: brew install python@3.12), then the same make command again." >&2; exit 1; }
-	@"$(PYTHON)" "$(CURDIR)/bootstrap.py"
+	@$(FIND_PYTHON); "$(PYTHON)" "$(CURDIR)/bootstrap.py"

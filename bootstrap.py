@@ -1,7 +1,8 @@
 """Prepare .venv: the tested versions, the course itself and its kernel. Run by `make`; standard library only.
 
-The second time nothing has changed, and it returns at once without a network. Written for any Python 3.6 and newer,
-because its first duty is to say that the one at hand is too old.
+The second time nothing has changed, and it returns at once without a network. `bootstrap.py doctor` examines the
+machine with the Python that would make .venv. Written for any Python 3.6 and newer, because its first duty is to say
+that the one at hand is too old.
 """
 
 import hashlib
@@ -32,8 +33,10 @@ class SetupError(Exception):
 
 
 def main():
-    """Bring .venv up to date and return the exit status."""
+    """Bring .venv up to date, or run the doctor without it; returns the exit status."""
     try:
+        if sys.argv[1:2] == ["doctor"]:
+            return subprocess.call([find_python(), "-m", "labs.doctor"] + sys.argv[2:], cwd=ROOT)
         if not is_current():
             make_ready()
     except SetupError as error:
@@ -179,7 +182,7 @@ def explain(words):
 def register_kernel():
     """Give the kernel the environment's tools (torchrun, ninja), also where .venv was never activated."""
     path = os.path.join(VENV, "bin") + os.pathsep + "${PATH}"
-    command = [VENV_PYTHON, "-m", "ipykernel", "install", "--sys-prefix", "--name", "python3"]
+    command = [VENV_PYTHON, "-m", "ipykernel", "install", "--prefix", VENV, "--name", "python3"]
     command += ["--display-name", "Distributed Training", "--env", "PATH", path]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

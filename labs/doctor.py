@@ -97,8 +97,11 @@ def _guarded(check: Callable[[], Line]) -> Line:
     try:
         return check()
     except Exception as error:  # a broken machine breaks checks in ways nobody foresees: that is a finding too
-        name = check.__name__.removeprefix("check_").replace("_", " ")
-        return Line(name, "fail", f"could not be examined: {type(error).__name__}: {error}", "make clean lab")
+        name = check.__name__[len("check_") :].replace("_", " ")
+        found = f"could not be examined: {type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError):
+            found = f"could not be examined without {error.name}"
+        return Line(name, "fail", found, "make clean lab")
 
 
 def check_system() -> Line:
@@ -167,9 +170,12 @@ def check_versions() -> Line:
         if _installed(name) not in ("", version)
     ]
     if missing or other:
-        found = "; ".join([f"{name} is missing" for name in missing] + other[:6])
+        absent = [f"missing: {', '.join(missing)}"] if missing else []
+        found = "; ".join(absent + other[:6])
         found += f"; {len(other) - 6} more differ" if len(other) > 6 else ""
-        mend = f"{shlex.quote(sys.executable)} -m pip install -c constraints.txt -e ."
+        mend = "make lab"
+        if sys.prefix != sys.base_prefix:  # in a virtual environment, be it the course's own or not
+            mend = f"{shlex.quote(sys.executable)} -m pip install -c constraints.txt -e ."
         return Line("versions", "fail" if missing else "warn", found, mend)
     return Line("versions", "ok", ", ".join(f"{name} {tested[name]}" for name in needed))
 
