@@ -44,8 +44,8 @@ def draw_loss(axes: Axes, views: dict[str, RunView], num_steps: int | None = Non
     for baseline in baselines:
         axes.axhline(baseline, color=FAINT, linewidth=1.2, linestyle=(0, (2, 2)))
         axes.annotate(
-            f"baseline {baseline:.2f}", (1, baseline), (-2, 3), ("axes fraction", "data"), "offset points",
-            ha="right", va="bottom", fontsize=8, color=FAINT,
+            f"baseline {baseline:.2f}", (0, baseline), (4, 3), ("axes fraction", "data"), "offset points",
+            ha="left", va="bottom", fontsize=8, color=FAINT,
         )  # fmt: skip
     if num_steps:
         axes.set_xlim(-0.02 * num_steps, 1.02 * num_steps)
