@@ -55,6 +55,8 @@ def _gathered_hint(case, built) -> str | None:
 def _summed_hint(case, fact, expected, built) -> str:
     """Say whose parts are in the sum, where that can be told."""
     n, steps = case.world_size, case.task.phases * (case.world_size - 1)
+    if 0 < len(fact.messages) == steps // 2 and case.task.phases == 2:
+        return "One trip was made: each rank can have one piece of the sum. A second one, the all-gather, is missing."
     if 0 < len(fact.messages) < steps:
         return f"It takes {steps} steps on {n} ranks; rank {fact.rank} sent {len(fact.messages)} messages."
     first, found = (0, built.tensor_split(n)) if case.task.phases == 2 else (fact.rank, [built])
@@ -119,6 +121,11 @@ def of_traffic(case) -> Verdict | None:
         return failed(
             found, _bytes_hint(case, total), row(f"bytes that rank {busiest} {way}", f"at most {most}", built)
         )
+    least = phases * (n - 1) * total
+    if sum(sent) < least:  # nobody can agree with less, so something else carried the rest: the store, a file
+        found = f"On {case.name} the result is right, and too few bytes travelled as messages to explain it."
+        hint = "Let isend and recv, or exchange, carry the values; the store and files are for small notes."
+        return failed(found, hint, row("bytes of all messages", f"at least {least}", sum(sent)))
     return _route(case)
 
 
@@ -147,8 +154,8 @@ def _route(case) -> Verdict | None:
         if len(to) > 1:
             found = f"On {case.name} the result and the bytes are right, and rank {fact.rank} sends to {sorted(to)}."
             hint = (
-                "That needs a link between every two ranks. On a ring a rank sends to the next one alone and "
-                "passes on what it received."
+                "That needs more links than a ring has. On a ring a rank sends to the next one alone, and passes on "
+                "what it received."
             )
             return failed(found, hint, row(f"rank {fact.rank} sends to", [(fact.rank + 1) % n], sorted(to)))
         if len(fact.messages) > steps:
