@@ -175,7 +175,8 @@ def explain(words):
     if any(sign in words for sign in NO_NETWORK):
         proxy = "behind a proxy: export HTTPS_PROXY=http://HOST:PORT"
         return f"pip reached no package index: connect to a network ({proxy}), {AGAIN}"
-    error = ([line for line in words.splitlines() if line.startswith("ERROR:")] or ["no reason given"])[0]
+    lines = [line.strip() for line in words.splitlines()]  # what a build says is indented
+    error = ([line for line in lines if line.startswith("ERROR:")] or ["no reason given"])[0]
     return f"pip stopped ({error}): read .venv/install.log, then start afresh with make clean lab"
 
 
