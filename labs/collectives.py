@@ -63,7 +63,7 @@ def doubling_all_reduce(tensor: Tensor) -> Tensor:
     """Return the sum over all ranks [n] on every rank in log2(world_size) rounds, the whole tensor in each.
 
     Every rank is the root of a binomial tree. Raises ValueError unless world_size is a power of two.
-    Source: Thakur, Rabenseifner and Gropp 2005, section 4.5, "recursive doubling".
+    Source: Thakur, Rabenseifner and Gropp 2005, section 4, "recursive doubling".
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if world_size & (world_size - 1):

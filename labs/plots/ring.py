@@ -150,14 +150,15 @@ def _draw_links(axes: Axes, moment: RingMoment, n: int) -> None:
     for rank in range(n):
         axes.text(share + 0.03, rank, f"{moment.link_pieces}/{n}", va="center", fontsize=8.5, color=INK)
     whole = 2 * (n - 1) / n
-    axes.axvline(whole, color=_LINK_COLOR, linestyle=(0, (4, 2)), linewidth=1.2)
     axes.axvline(n - 1, color=_ROOT_COLOR, linestyle=(0, (1, 1.5)), linewidth=1.6)
-    side, shift = ("left", 0.03) if n > 2 else ("right", -0.02)
-    end = {"fontsize": 8, "color": _LINK_COLOR, "ha": side, "va": "bottom"}
-    axes.text(whole + shift, n - 0.42, f"ring, at the end: 2({n}-1)/{n}", **end)
-    note = {"fontsize": 8, "color": _ROOT_COLOR, "ha": "right", "va": "top"}
-    if n > 2:  # with two ranks the lines are one
+    if n > 2:
+        note = {"fontsize": 8, "color": _ROOT_COLOR, "ha": "right", "va": "top"}
         axes.text(n - 1 - 0.03, -0.72, f"into rank 0, if all send to it: {n - 1}", **note)
+    if moment.phase == "done":  # not before: where the bars end is for the reader to predict
+        axes.axvline(whole, color=_LINK_COLOR, linestyle=(0, (4, 2)), linewidth=1.2)
+        side, shift = ("left", 0.03) if n > 2 else ("right", -0.02)
+        end = {"fontsize": 8, "color": _LINK_COLOR, "ha": side, "va": "bottom"}
+        axes.text(whole + shift, n - 0.42, f"2({n}-1)/{n}", **end)
     axes.set_yticks(range(n), names)
     axes.set_ylim(n - 0.4, -0.8)
     axes.set_xlim(0, max(n - 1, whole) * 1.08)

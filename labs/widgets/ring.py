@@ -11,6 +11,7 @@ from labs.widgets.static_view import WIDGET_VIEW
 
 MOST_RANKS = 8
 STEP_MILLISECONDS = 1500
+DOTS_PER_INCH = 130
 
 
 def ring_animation(world_size: int = 4) -> RingAnimation:
@@ -53,7 +54,7 @@ class RingAnimation:
     def _show(self) -> None:
         moment = (self.ranks.value, self.step.value)
         if moment not in self._drawn:
-            self._drawn[moment] = plot_ring_step(*moment).png()
+            self._drawn[moment] = plot_ring_step(*moment).png(DOTS_PER_INCH)
         self.picture.value = self._drawn[moment]
 
     def _repr_mimebundle_(self, **_) -> dict:
