@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from labs.config import ModelTrainingConfig
 from labs.spec import ModelSpec, head_size
+from labs.widths import FP32_BYTES
 
 INT64_BYTES = 8
-FP32_BYTES = 4
 # What selective checkpointing computes again: everything but the results of matrix products and of attention.
 CHEAP = ("norm outputs", "norm statistics", "GELU outputs", "SiLU outputs", "gated products", "attention scores")
 

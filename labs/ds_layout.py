@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from labs.config import ModelTrainingConfig
-from labs.memory import ADAMW_TENSORS, FP32_BYTES, compute_bytes
 from labs.spec import ParameterSpec
+from labs.widths import ADAMW_TENSORS, FP32_BYTES, compute_bytes
 
 ALIGNMENT = 2  # elements per rank to which a flat group is padded; Source: nccl_start_alignment_factor
 

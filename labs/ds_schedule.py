@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from labs import schedule
 from labs.config import ModelTrainingConfig
 from labs.ds_layout import (
     blocks_of,
@@ -14,9 +13,9 @@ from labs.ds_layout import (
     optimizer_groups,
     part_elements,
 )
-from labs.memory import FP32_BYTES, compute_bytes
-from labs.spec import ParameterSpec
+from labs.spec import ParameterSpec, backward_order
 from labs.traffic import Collective
+from labs.widths import FP32_BYTES, compute_bytes
 
 _INT64_BYTES = _FP64_BYTES = 8
 # Modules without parameters of their own are traced too: the model, its blocks, an Identity in place of a norm.
@@ -41,7 +40,7 @@ def _flat_step(config: ModelTrainingConfig, parameters: Sequence[ParameterSpec])
     width, world, groups = compute_bytes(config), config.world_size, optimizer_groups(parameters)
     trained = [p for p in parameters if p.trainable]
     is_zero1 = config.strategy == "zero1"
-    order = sum(groups, []) if is_zero1 else schedule.backward_order(trained)
+    order = sum(groups, []) if is_zero1 else backward_order(trained)
     for _ in range(1 if is_zero1 else config.gradient_accumulation_steps):
         for bucket in _buckets([p.num_elements for p in order]):
             yield Collective("all_reduce", width * sum(bucket), world, element_bytes=width)

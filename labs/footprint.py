@@ -21,10 +21,11 @@ from functools import lru_cache
 
 from labs import ds_layout
 from labs.activations import block_terms, kept_terms
-from labs.memory import FP32_BYTES, gathered_peak_bytes, local_elements, padded_elements, unit_bytes
+from labs.memory import gathered_peak_bytes, local_elements, padded_elements, unit_bytes
 from labs.records import STATES
 from labs.scenario import SHARDED, Scenario
 from labs.spec import ModelSpec, ParameterSpec
+from labs.widths import FP32_BYTES
 
 __all__ = ["Footprint", "Scenario", "footprint"]
 

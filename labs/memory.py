@@ -16,12 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from labs import ds_layout
 from labs.activations import activation_bytes
 from labs.config import ConfigError, ModelTrainingConfig
 from labs.spec import ParameterSpec
-
-FP32_BYTES = 4
-ADAMW_TENSORS = 2  # exp_avg and exp_avg_sq; the step counter is a scalar and is not counted
+from labs.widths import ADAMW_TENSORS, FP32_BYTES, compute_bytes
 
 
 def state_bytes(
@@ -34,8 +33,6 @@ def state_bytes(
     """
     found = parameters or config.model.parameters()
     if config.strategy.startswith("zero"):
-        from labs import ds_layout
-
         held = ds_layout.state_bytes(config, rank, found)
     elif config.strategy in ("fsdp", "hsdp"):
         held = _sharded_state_bytes(config, rank, found)
@@ -54,8 +51,6 @@ def peak_parameters_bytes(
     """
     found = parameters or config.model.parameters()
     if config.strategy.startswith("zero"):
-        from labs import ds_layout
-
         return ds_layout.peak_parameters_bytes(config, rank, found)
     resting = state_bytes(config, rank, found)["parameters"]
     if config.strategy not in ("fsdp", "hsdp"):
@@ -82,11 +77,6 @@ def waiting_gradients_bytes(config: ModelTrainingConfig, parameters: Sequence[Pa
         raise ConfigError(f"{config.strategy} does not hold whole gradients between micro-batches; try strategy='fsdp'")
     trained = sum(p.num_elements for p in parameters or config.model.parameters() if p.trainable)
     return compute_bytes(config) * trained if config.gradient_accumulation_steps > 1 else 0
-
-
-def compute_bytes(config: ModelTrainingConfig) -> int:
-    """Bytes of one element of a parameter in compute, and of a gradient on the wire."""
-    return 2 if config.use_mixed_precision else FP32_BYTES
 
 
 def buffer_bytes(config: ModelTrainingConfig) -> int:

@@ -112,7 +112,7 @@ class RunResult:
 
     @property
     def steps_per_second(self) -> float:
-        """Steps over their seconds; from three on without the first, which warms up, and the last, which is inspected."""
+        """Steps over their seconds; without the first (warm-up) and the last (inspection) where there are three."""
         counted = self.steps[1:-1] or self.steps
         return len(counted) / sum(step.seconds for step in counted)
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 
+from labs import ds_schedule
 from labs.config import ModelTrainingConfig
-from labs.memory import FP32_BYTES, compute_bytes, gathered_bytes, num_shards
-from labs.spec import ParameterSpec
+from labs.memory import gathered_bytes, num_shards
+from labs.spec import ParameterSpec, backward_order
 from labs.traffic import Collective
+from labs.widths import FP32_BYTES, compute_bytes
 
 DDP_FIRST_BUCKET_BYTES = 2**20  # small, so that the first all-reduce starts early; Source: torch DDP, defaults
 DDP_BUCKET_BYTES = 25 * 2**20
@@ -26,8 +27,6 @@ def step_collectives(
     """List the collectives that a rank issues in one training step (counted from 0), in order."""
     found = parameters or config.model.parameters()
     if config.strategy.startswith("zero"):
-        from labs import ds_schedule
-
         return ds_schedule.step_collectives(config, rank, step, found)
     if config.strategy in ("fsdp", "hsdp"):
         return _fsdp_step(config, rank, found)
@@ -71,19 +70,6 @@ def ddp_buckets(sizes: Sequence[int]) -> list[int]:
             buckets.append(current)
             current, limit = 0, DDP_BUCKET_BYTES
     return buckets + [current] if current else buckets
-
-
-def backward_order(parameters: Sequence[ParameterSpec]) -> list[ParameterSpec]:
-    """Sort parameters as the backward pass completes their gradients: last module first, a linear's bias first.
-
-    A tied embedding is listed where its first use stands, and is therefore last.
-    """
-    modules = [list(group) for _, group in groupby(parameters, key=lambda p: p.name.rpartition(".")[0])]
-    found = []
-    for module in reversed(modules):
-        is_linear = len(module[0].shape) >= 2
-        found += reversed(module) if is_linear else module
-    return found
 
 
 def _fsdp_step(config: ModelTrainingConfig, rank: int, parameters: Sequence[ParameterSpec]) -> list[Collective]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from math import prod
 from typing import Literal
 
@@ -128,6 +130,19 @@ def layer_of(parameter_name: str) -> str:
     """Name the layer that a parameter belongs to: 'blocks.3.up.weight' -> 'blocks.3', 'head.weight' -> 'head'."""
     parts = parameter_name.split(".")
     return ".".join(parts[:2]) if parts[0] == "blocks" else parts[0]
+
+
+def backward_order(parameters: Iterable[ParameterSpec]) -> list[ParameterSpec]:
+    """Sort parameters as the backward pass completes their gradients: last module first, a linear's bias first.
+
+    A tied embedding is listed where its first use stands, and is therefore last.
+    """
+    modules = [list(group) for _, group in groupby(parameters, key=lambda p: p.name.rpartition(".")[0])]
+    found = []
+    for module in reversed(modules):
+        is_linear = len(module[0].shape) >= 2
+        found += reversed(module) if is_linear else module
+    return found
 
 
 def _gpt_parameters(spec: ModelSpec) -> tuple[ParameterSpec, ...]:

@@ -21,11 +21,12 @@ from dataclasses import dataclass
 
 from labs import ds_layout
 from labs.footprint import parameters_of
-from labs.memory import FP32_BYTES, unit_bytes
+from labs.memory import unit_bytes
 from labs.scenario import SHARDED, Scenario
-from labs.schedule import backward_order, ddp_buckets
-from labs.spec import ParameterSpec
+from labs.schedule import ddp_buckets
+from labs.spec import ParameterSpec, backward_order
 from labs.traffic import Collective, alpha_beta_seconds, ring_bytes
+from labs.widths import FP32_BYTES
 
 RANKS_PER_HOST = 8
 

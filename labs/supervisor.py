@@ -150,9 +150,7 @@ class Crew:
             member.value = message.payload
         elif message.kind == "failed":
             failure = message.payload
-            member.failure = Failure(
-                failure.headline, failure.frames, failure.is_echo, message.seconds, failure.cause
-            )
+            member.failure = Failure(failure.headline, failure.frames, failure.is_echo, message.seconds, failure.cause)
         elif message.kind == "collectives":
             member.collectives = message.payload
         else:

@@ -10,7 +10,7 @@ import pytest
 LABS = Path(__file__).resolve().parent.parent / "labs"
 FLOORS = {
     0: "units errors spec config records named_models",
-    1: "activations memory traffic schedule ds_layout ds_schedule ds_trace"
+    1: "widths activations memory traffic schedule ds_layout ds_schedule ds_trace"
     " footprint step_traffic ds_estimator scenario fit",
     2: "workload data measure recorder wire collectives",
     3: "strategies",
@@ -76,6 +76,13 @@ def test_import_labs_takes_less_than_half_a_second():
 @pytest.mark.parametrize("path", sorted(LABS.rglob("*.py")), ids=lambda path: str(path.relative_to(LABS)))
 def test_a_file_holds_one_idea(path):
     assert len(path.read_text().splitlines()) <= LONGEST_FILE
+
+
+def test_the_code_is_linted_and_formatted():
+    for command in (["check"], ["format", "--check"]):
+        done = subprocess.run([sys.executable, "-m", "ruff", *command, "labs", "tests"], cwd=LABS.parent, text=True,
+                              capture_output=True)  # fmt: skip
+        assert done.returncode == 0, done.stdout
 
 
 def test_the_training_loop_reads_in_two_minutes():

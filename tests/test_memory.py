@@ -12,8 +12,8 @@ from labs.config import ConfigError, ModelTrainingConfig
 from labs.data import load_data
 from labs.measure import KeptActivations
 from labs.memory import local_elements, padded_elements, peak_parameters_bytes, state_bytes, waiting_gradients_bytes
-from labs.schedule import backward_order, ddp_buckets, run_collectives, step_collectives
-from labs.spec import ModelSpec
+from labs.schedule import ddp_buckets, run_collectives, step_collectives
+from labs.spec import ModelSpec, backward_order
 from labs.traffic import predict
 from labs.workload import build_model, checkpoint_activations
 
