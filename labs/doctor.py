@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import html
 import importlib.metadata
+import importlib.util
 import json
 import math
 import os
@@ -98,7 +99,8 @@ def _guarded(check: Callable[[], Line]) -> Line:
         return check()
     except Exception as error:  # a broken machine breaks checks in ways nobody foresees: that is a finding too
         name = check.__name__[len("check_") :].replace("_", " ")
-        found = f"could not be examined: {type(error).__name__}: {error}"
+        words = f"{type(error).__name__}: {error}".splitlines()
+        found = "could not be examined: " + "; ".join(dict.fromkeys([words[0], words[-1]]))
         if isinstance(error, ModuleNotFoundError):
             found = f"could not be examined without {error.name}"
         return Line(name, "fail", found, "make clean lab")
@@ -170,9 +172,8 @@ def check_versions() -> Line:
         if _installed(name) not in ("", version)
     ]
     if missing or other:
-        absent = [f"missing: {', '.join(missing)}"] if missing else []
-        found = "; ".join(absent + other[:6])
-        found += f"; {len(other) - 6} more differ" if len(other) > 6 else ""
+        found = f"missing: {', '.join(missing)}" if missing else "; ".join(other[:6])
+        found += f"; {len(other) - 6} more differ" if len(other) > 6 and not missing else ""
         mend = "make lab"
         if sys.prefix != sys.base_prefix:  # in a virtual environment, be it the course's own or not
             mend = f"{shlex.quote(sys.executable)} -m pip install -c constraints.txt -e ."
@@ -218,6 +219,9 @@ def check_loopback() -> Line:
 
 def check_two_ranks() -> Line:
     """Start two ranks and let them add up their numbers: the whole path that every lesson uses."""
+    for name in ("torch", "deepspeed", "cloudpickle"):
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(name=name)
     from labs.launcher import launch
 
     start = time.perf_counter()

@@ -130,7 +130,7 @@ def test_two_ranks_that_disagree_fail(monkeypatch, sums, state):
 
 def test_a_check_that_breaks_is_a_finding_and_the_others_go_on(monkeypatch):
     def check_the_moon():
-        raise RuntimeError("behind a cloud")
+        raise RuntimeError("behind a cloud\n  a long\n  story\nand an end")
 
     def check_the_tide():
         import no_such_module  # noqa: F401
@@ -139,7 +139,7 @@ def test_a_check_that_breaks_is_a_finding_and_the_others_go_on(monkeypatch):
     moon, tide, system = doctor.examine().lines
     holds(moon, "fail", "make")
     holds(tide, "fail", "make")
-    assert (moon.name, moon.found) == ("the moon", "could not be examined: RuntimeError: behind a cloud")
+    assert (moon.name, moon.found) == ("the moon", "could not be examined: RuntimeError: behind a cloud; and an end")
     assert (tide.found, system.state) == ("could not be examined without no_such_module", "ok")
 
 
@@ -183,4 +183,5 @@ def test_a_bare_python_gets_its_report_too(command):
     lines = {line["name"]: line for line in json.loads(done.stdout)["lines"]}
     assert lines["Python"]["state"] == lines["loopback"]["state"] == "ok"
     assert "missing: torch, deepspeed" in lines["versions"]["found"]
+    assert lines["two ranks"]["found"] == "could not be examined without torch"
     assert lines["two ranks"]["state"] == "fail" and lines["two ranks"]["mend"]
