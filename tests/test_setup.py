@@ -269,6 +269,16 @@ def test_everything_that_a_requirement_brings_along_is_pinned():
     assert names - pins().keys() == set()
 
 
+@pytest.mark.parametrize("version", ["3.11.0", "3.12.0", "3.13.0", "3.14.0"])
+def test_every_pin_runs_on_every_supported_python(version):
+    """Debian's 3.11.2 counts, too, not only the newest of a line; who is not here as pinned is not asked."""
+    here = {canonicalize_name(found.metadata["Name"]): found for found in metadata.distributions()}
+    as_pinned = [here[name] for name, pin in pins().items() if name in here and here[name].version.split("+")[0] == pin]
+    assert len(as_pinned) > len(pins()) / 2
+    refusing = [d.name for d in as_pinned if version not in SpecifierSet(d.metadata.get("Requires-Python") or "")]
+    assert refusing == []
+
+
 def test_everybody_means_the_same_pythons():
     supported = SpecifierSet(pyproject()["requires-python"])
     assert (bootstrap.OLDEST, bootstrap.NEWEST) == (doctor.OLDEST_PYTHON, doctor.NEWEST_PYTHON) == ((3, 11), (3, 14))
