@@ -28,7 +28,7 @@ doctor:  ## examine this machine; works before the set-up too
 	@if [ -x "$(VENV)/bin/python" ]; then $(IN_VENV) python -m labs.doctor $(ARGS); \
 	  else $(FIND_PYTHON); "$(PYTHON)" "$(CURDIR)/bootstrap.py" doctor $(ARGS); fi
 
-clean:  ## remove what make made: the virtual environment and the caches
+clean:  ## remove what make made: the virtual environment and the caches; a learner's notebooks and progress stay
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis .jupyter/lab .jupyter/serverconfig .jupyter/migrated
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
