@@ -130,7 +130,7 @@ def _llama_block(spec: ModelSpec, rows: int, width: int) -> dict[str, int]:
 
 
 def _inputs(spec: ModelSpec, samples: int, width: int) -> dict[str, int]:
-    """Tokens and targets are views of one window [batch, context + 1]; rows of a table are scaled first."""
+    """Tokens are a view of a window [batch, context + 1], targets a copy; rows of a table are scaled first."""
     if spec.kind == "mlp":
         return {"scaled rows": samples * spec.num_features * width}
     return {"tokens": samples * (spec.context + 1) * INT64_BYTES, "positions": spec.context * INT64_BYTES}

@@ -78,10 +78,11 @@ def test_shards_are_what_torch_chunk_cuts(rows, columns, shards):
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_autograd_keeps_the_predicted_activations(spec, mixed, checkpointing):
+@pytest.mark.parametrize("samples", [1, 6])
+def test_autograd_keeps_the_predicted_activations(spec, mixed, checkpointing, samples):
     data = "text" if spec.kind == "gpt" else "wine"
     options = dict(use_mixed_precision=mixed, activation_checkpointing=checkpointing, strategy="single")
-    config = ModelTrainingConfig(model=spec, data=data, batch_size=6, **options)
+    config = ModelTrainingConfig(model=spec, data=data, batch_size=samples, **options)
     model = build_model(spec)
     if checkpointing:
         checkpoint_activations(model)
