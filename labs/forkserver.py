@@ -193,6 +193,8 @@ def begin_preload() -> None:
         return
     if multiprocessing.parent_process() is not None or sys.argv[:1] == ["-m"]:
         return
+    if any("from multiprocessing." in argument for argument in sys.orig_argv):  # a helper of multiprocessing's own
+        return
     with contextlib.suppress(OSError):  # a full disk or too many processes: launch() says so when it matters
         server()
 

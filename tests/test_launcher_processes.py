@@ -226,6 +226,29 @@ print(children(forkserver.server()._forkserver_pid), forkserver.server().report(
     assert done.stdout == "set()\n[] 1\n", done.stderr  # one thread: nothing is lost in a fork
 
 
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_learners_own_multiprocessing_imports_labs_and_starts_no_further_server(method, tmp_path):
+    """Its children, and its fork server, import labs too: a server started there would start the next, for ever."""
+    script = tmp_path / "learner.py"
+    script.write_text(f"""
+import multiprocessing
+import labs
+from labs import forkserver
+
+def has_a_server():
+    return forkserver._server is not None
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context({method!r})
+    if {method!r} == "forkserver":
+        context.set_forkserver_preload(["labs"])
+    with context.Pool(1) as pool:
+        print(has_a_server(), pool.apply(has_a_server))
+""")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "True False\n", done.stderr
+
+
 def test_the_start_method_is_the_one_that_torch_offers():
     assert torch.multiprocessing.get_context is multiprocessing.get_context
     assert forkserver.CONTEXT.get_start_method() == "forkserver"
