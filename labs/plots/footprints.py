@@ -25,9 +25,9 @@ PARTS = {
     "parameters": ("parameters",),
     "master_weights": ("master_weights",),
     "optimizer": ("optimizer",),
-    "gradients": ("gradients", "unreduced gradients"),
+    "gradients": ("gradients", "unreduced gradients", "fp32 gradients"),
     "activations": ("activations", "recomputed", "logits"),
-    "buffers": ("buffers", "gathered", "buckets", "fp32 gradients"),
+    "buffers": ("buffers", "gathered", "buckets"),
 }
 NAMES = {"buffers": "temporary", "master_weights": "master weights"}
 
@@ -44,8 +44,11 @@ def footprints(scenario: Scenario) -> dict[str, Footprint | str]:
     return found
 
 
-def plot_footprints(scenario: Scenario, capacity_bytes: float) -> Picture:
-    """Draw what one rank's device holds at its fullest moment under every strategy, under a line at its capacity."""
+def plot_footprints(scenario: Scenario, capacity_bytes: float, chosen: str | None = None) -> Picture:
+    """Draw what one rank's device holds at its fullest moment under every strategy, beside a line at its capacity.
+
+    `chosen` is the strategy to mark, that of the scenario when not given.
+    """
     found = footprints(scenario)
     picture = Picture(9.6, 4.3)
     axes = picture.panel(right=1.75, left=0.8, bottom=0.72)
@@ -57,7 +60,7 @@ def plot_footprints(scenario: Scenario, capacity_bytes: float) -> Picture:
     for index, one in enumerate(found.values()):
         _bar(axes, index, one, size, top)
     _capacity_line(axes, capacity_bytes / size, format_bytes(capacity_bytes))
-    _name_bars(axes, found, scenario.strategy, capacity_bytes)
+    _name_bars(axes, found, chosen or scenario.strategy, capacity_bytes)
     clean(axes, "", f"bytes on the device of one rank [{unit}]")
     _legend(axes, PARTS)
     headline(axes, *_titles(scenario, found, capacity_bytes))
@@ -154,13 +157,13 @@ def _fits(found: Footprint | str, capacity_bytes: float) -> str:
     if isinstance(found, str):
         return "–"
     verdict = "✓ fits" if found.peak_bytes <= capacity_bytes else "✗ too large"
-    return f"{verdict}\n+ {format_bytes(found.host_bytes)} on host" if found.host_bytes else verdict
+    return f"{verdict}\n+{format_bytes(found.host_bytes)} host" if found.host_bytes else verdict
 
 
 def _legend(axes: Axes, parts) -> None:
     keys = [Patch(label=NAMES.get(part, part.replace("_", " ")), linewidth=0.8, **_look(part)) for part in parts]
     axes.legend(
-        handles=keys[::-1], loc="upper left", bbox_to_anchor=(1.005, 1.16), fontsize=8.5, frameon=False,
+        handles=keys[::-1], loc="lower left", bbox_to_anchor=(1.005, -0.2), fontsize=8.5, frameon=False,
         handlelength=1.8, handleheight=1.1,
     )  # fmt: skip
 
