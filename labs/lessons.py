@@ -140,7 +140,7 @@ def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
     )
     search_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))  # this checkout's labs
     try:
-        client.execute(env={**os.environ, "PYTHONPATH": search_path})
+        client.execute(env={**os.environ, "PYTHONPATH": search_path, "LABS_PROGRESS_FILE": "off"})
     except CellExecutionError as error:
         raise LessonError(f"a cell failed:\n{error}") from None
     return tidied(notebook)

@@ -3,101 +3,16 @@
 import math
 
 import pytest
-import torch
-import torch.distributed as dist
+from known_answers import mistakes, right_answers, stub, verdict_on
 
-from labs.checks import STUB_TEXT, check
-from labs.checks.strategy_lab import TASK
+from labs.checks import all_exercises, check
 
-
-def stub(*_):
-    raise NotImplementedError(STUB_TEXT)
+EXERCISES = all_exercises()
+MISTAKES = mistakes()
 
 
-def sum_right(number):
-    total = torch.tensor(number, dtype=torch.float64)
-    dist.all_reduce(total)
-    return total.item()
-
-
-def sum_to_rank_0_only(number):
-    total = torch.tensor(number, dtype=torch.float64)
-    dist.reduce(total, dst=0)
-    return total.item() if dist.get_rank() == 0 else number
-
-
-def sum_without_fractions(number):
-    total = torch.tensor(int(number))
-    dist.all_reduce(total)
-    return total.item()
-
-
-def mean_right(share):
-    sum_and_count = torch.tensor([share.sum(), len(share)], dtype=torch.float64)
-    dist.all_reduce(sum_and_count)
-    return (sum_and_count[0] / sum_and_count[1]).item()
-
-
-def mean_of_means(share):
-    mean = share.mean()
-    dist.all_reduce(mean)
-    return mean.item() / dist.get_world_size()
-
-
-def mean_of_the_ranks_that_hold_something(share):
-    pair = torch.tensor([share.mean() if len(share) else 0.0, float(len(share) > 0)])
-    dist.all_reduce(pair)
-    return (pair[0] / pair[1]).item()
-
-
-def sum_over_ranks(share):
-    total = share.sum()
-    dist.all_reduce(total)
-    return total.item() / dist.get_world_size()
-
-
-RIGHT = [
-    ("start_here.global_sum", sum_right),
-    ("start_here.global_sum", lambda number: torch.tensor(sum_right(number))),
-    ("start_here.global_mean", mean_right),
-    ("strategy_lab.fewest_bytes_held", lambda: TASK.replace(strategy="fsdp")),
-    ("strategy_lab.fewest_bytes_sent", lambda: TASK.replace(strategy="ddp")),
-    ("strategy_lab.same_loss", lambda given: given.replace(strategy="fsdp", world_size=2)),
-]
-
-WRONG = [
-    ("start_here.global_sum", lambda number: number, "its own number"),
-    ("start_here.global_sum", sum_to_rank_0_only, "dist.reduce gives the result to one rank"),
-    ("start_here.global_sum", lambda number: number * dist.get_world_size(), "times world_size"),
-    ("start_here.global_sum", lambda number: sum_right(number) / dist.get_world_size(), "That is the mean"),
-    ("start_here.global_sum", sum_without_fractions, "fractions are lost"),
-    ("start_here.global_sum", lambda number: 1 / 0, "Mend the line"),
-    ("start_here.global_mean", lambda share: share.mean(), "mean of its own share"),
-    ("start_here.global_mean", mean_of_means, "mean of the means"),
-    ("start_here.global_mean", mean_of_the_ranks_that_hold_something, "mean of the means"),
-    ("start_here.global_mean", sum_over_ranks, "divided by the number of ranks"),
-    ("start_here.global_mean", lambda share: sum_right(share.sum().item()), "sum of all elements"),
-    ("strategy_lab.fewest_bytes_held", lambda: TASK, "cuts every state"),
-    ("strategy_lab.fewest_bytes_held", lambda: TASK.replace(strategy="hsdp"), "keeps two copies"),
-    ("strategy_lab.fewest_bytes_held", lambda: TASK.replace(strategy="fsdp", offload=True), "offload=False"),
-    ("strategy_lab.fewest_bytes_held", lambda: "fsdp", "ModelTrainingConfig"),
-    ("strategy_lab.fewest_bytes_sent", lambda: TASK.replace(strategy="fsdp"), "has to fetch"),
-    ("strategy_lab.fewest_bytes_sent", lambda: TASK.replace(use_mixed_precision=False), "4 bytes"),
-    ("strategy_lab.fewest_bytes_sent", lambda: TASK.replace(world_size=2), "world_size=4"),
-    ("strategy_lab.largest_model", lambda cap: TASK, "look at the fullest one"),
-    ("strategy_lab.same_loss", lambda given: given.replace(strategy="fsdp"), "number of ranks"),
-    (
-        "strategy_lab.same_loss",
-        lambda given: given.replace(strategy="fsdp", world_size=2, batch_size=8),
-        "samples of all ranks together",
-    ),
-    (
-        "strategy_lab.same_loss",
-        lambda given: given.replace(strategy="fsdp", world_size=2, learning_rate=1e-2),
-        "learning_rate",
-    ),
-]
-EXERCISES = sorted({exercise for exercise, *_ in RIGHT + WRONG})
+def _id(value):
+    return getattr(value, "__name__", None) or (value if isinstance(value, str) else None)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
@@ -105,16 +20,33 @@ def test_the_stub_is_not_attempted(exercise):
     assert check(exercise, stub).state == "not attempted"
 
 
-@pytest.mark.parametrize(("exercise", "answer"), RIGHT)
+@pytest.mark.parametrize(("exercise", "answer"), right_answers(), ids=_id)
 def test_a_right_answer_passes_without_a_hint(exercise, answer):
     verdict = check(exercise, answer)
     assert (verdict.state, verdict.hint) == ("passed", ""), str(verdict)
 
 
-@pytest.mark.parametrize(("exercise", "answer", "hint"), WRONG)
-def test_a_wrong_answer_fails_with_the_hint_made_for_it(exercise, answer, hint):
-    verdict = check(exercise, answer)
-    assert verdict.state == "failed" and hint in verdict.hint, str(verdict)
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: f"{m.exercise}-{_id(m.answer)}")
+def test_a_wrong_answer_fails_with_the_hint_made_for_it(mistake):
+    verdict = verdict_on(mistake)
+    assert verdict.state == "failed" and mistake.hint in verdict.hint, str(verdict)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_every_check_knows_three_mistakes_and_has_a_hint_of_its_own_for_each(exercise):
+    mine = [mistake for mistake in MISTAKES if mistake.exercise == exercise]
+    kinds = {mistake.hint for mistake in mine}
+    assert len(kinds) >= 3, f"tests/wrong_answers/{exercise.partition('.')[0]}.py knows {sorted(kinds)} alone"
+    whole = {}
+    for mistake in mine:
+        whole.setdefault(verdict_on(mistake).hint, set()).add(mistake.hint)
+    shared = {hint: parts for hint, parts in whole.items() if len(parts) > 1}
+    assert not shared, "different mistakes get the same hint"
+
+
+def test_no_list_of_answers_names_an_exercise_that_is_not_there():
+    named = {name for name, _ in right_answers()} | {mistake.exercise for mistake in MISTAKES}
+    assert named == set(EXERCISES)
 
 
 def test_no_judge_can_be_fooled_by_two_totals_that_look_alike():
@@ -129,18 +61,11 @@ def test_no_judge_can_be_fooled_by_two_totals_that_look_alike():
         assert not any(math.isclose(mean, other) for other in (sum(means) / len(means), *means))
 
 
-def test_an_answer_that_waits_for_ever_fails_within_its_limit(monkeypatch):
-    def only_rank_0_calls(number):
-        return sum_right(number) if dist.get_rank() == 0 else sum_right(number) + sum_right(number)
-
-    from labs.checks import start_here
-
-    launch = start_here.launch
-    monkeypatch.setattr(
-        start_here, "launch", lambda *args, **options: launch(*args, **{**options, "timeout_seconds": 3})
-    )
-    verdict = check("start_here.global_sum", only_rank_0_calls)
-    assert verdict.state == "failed" and "same collectives" in verdict.hint
+def test_the_evidence_of_a_deadlock_is_the_line_of_each_rank():
+    hanging = next(m for m in MISTAKES if m.answer.__name__ == "scatter_all_send_first")
+    verdict = verdict_on(hanging)
+    assert "did not come back within 4 s" in verdict.found
+    assert verdict.found.count("dist.send(") == 4, verdict.found
 
 
 def test_an_unknown_exercise_is_refused_with_the_known_ones():

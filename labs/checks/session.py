@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,8 @@ from labs.checks.verdict import Blocked, Verdict, blocked, failed, not_attempted
 from labs.progress_file import progress_file
 
 _passed: dict[str, Any] = {}  # the answers that passed in this session, by exercise
+_COLLECTIVES = "Every rank must issue the same collectives, in the same order."
+_MESSAGES = "Each receive needs a send on the rank that it names, and no circle of ranks may wait for one another."
 _DOCTOR = "`python -m labs doctor` says what is missing."
 
 
@@ -115,4 +118,7 @@ def _hung(error) -> Verdict:
         else:
             lines += [f"rank {rank}: {state.partition('; it has not issued barrier')[0]}", stack]
     found = "Your function did not come back on every rank.\n" + "\n".join(lines)
-    return failed(found, "Every rank must issue the same collectives, in the same order.")
+    waiting = "\n".join(
+        stack for rank, stack in error.stacks.items() if not error.collectives[rank].startswith("returned")
+    )
+    return failed(found, _MESSAGES if re.search(r"\b(send|recv|exchange)\(", waiting) else _COLLECTIVES)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 from labs.checks.exercise import Exercise
+from labs.checks.verdict import failed, passed, row
 from labs.launcher import launch
 
+LIMIT_SECONDS = 20.0
 # What each rank knows, for groups of two, three and four. No two totals can be mistaken for each other, shares have
 # unequal lengths, and one rank holds nothing at all.
 NUMBERS = ((2.5, 40.0), (1.0, -7.25, 300.0), (0.5, 20.0, 3000.0, -4.0))
@@ -20,12 +22,14 @@ SHARES = (
 def judge_global_sum(answer):
     """Ask for the sum of one number a rank, on 2, 3 and 4 ranks."""
     for numbers in NUMBERS:
-        got = launch(_answer_to_number, answer, numbers, world_size=len(numbers), timeout_seconds=20)
+        got = launch(_answer_to_number, answer, numbers, world_size=len(numbers), timeout_seconds=LIMIT_SECONDS)
         total = sum(numbers)
+        if problem := _not_numbers(got):
+            return problem
         if not _all_close(got, total):
-            found = f"On {len(numbers)} ranks holding {_listed(numbers)} the sum is {total:g}; yours: {_listed(got)}."
-            return "failed", found, _sum_hint(got, numbers, total)
-    return "passed", "Every rank returns the same sum, on 2, 3 and 4 ranks.", ""
+            found = f"{len(numbers)} ranks hold {_listed(numbers)}; their sum is {total:g}."
+            return failed(found, _sum_hint(got, numbers, total), *_rows(total, got))
+    return passed("Every rank returns the same sum, on 2, 3 and 4 ranks.")
 
 
 def _sum_hint(got, numbers, total) -> str:
@@ -47,14 +51,17 @@ def _sum_hint(got, numbers, total) -> str:
 def judge_global_mean(answer):
     """Ask for the mean over all elements of unequal shares, on 2, 3 and 4 ranks."""
     for shares in SHARES:
-        got = launch(_answer_to_share, answer, shares, world_size=len(shares), timeout_seconds=20)
+        got = launch(_answer_to_share, answer, shares, world_size=len(shares), timeout_seconds=LIMIT_SECONDS)
         elements = [element for share in shares for element in share]
         mean = sum(elements) / len(elements)
+        if problem := _not_numbers(got):
+            return problem
         if not _all_close(got, mean):
-            lengths = _listed([len(share) for share in shares])
-            found = f"With shares of {lengths} elements the mean is {mean:.4g}; yours: {_listed(got)}."
-            return "failed", found, _mean_hint(got, shares)
-    return "passed", "Every rank returns the mean over all elements, also where a rank holds none.", ""
+            found = (
+                f"{len(shares)} ranks hold shares of {_listed(map(len, shares))} elements; their mean is {mean:.4g}."
+            )
+            return failed(found, _mean_hint(got, shares), *_rows(mean, got))
+    return passed("Every rank returns the mean over all elements, also where a rank holds none.")
 
 
 def _mean_hint(got, shares) -> str:
@@ -85,14 +92,39 @@ def _answer_to_number(answer, numbers) -> float:
     """Run the answer on one rank with the number that only this rank is given."""
     import torch.distributed as dist
 
-    return float(answer(numbers[dist.get_rank()]))
+    return _number(answer(numbers[dist.get_rank()]))
 
 
 def _answer_to_share(answer, shares) -> float:
     import torch
     import torch.distributed as dist
 
-    return float(answer(torch.tensor(shares[dist.get_rank()])))
+    return _number(answer(torch.tensor(shares[dist.get_rank()])))
+
+
+def _number(value):
+    """A number or a tensor of one as a float; anything else as text, for the judge to name."""
+    if value is None or isinstance(value, (str, bytes)):
+        return repr(value)
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return repr(value)
+
+
+def _not_numbers(got):
+    """Refuse what is no number on some rank; None when all are numbers."""
+    rank, value = next(((rank, value) for rank, value in enumerate(got) if isinstance(value, str)), (None, None))
+    if rank is None:
+        return None
+    hint = "Return one number, or a tensor that holds one."
+    if value == "None":
+        hint = "Your function returned None. Does every way through it end in a return?"
+    return failed(f"Rank {rank} returns no number.", hint, row(f"rank {rank}", "a number", value))
+
+
+def _rows(expected, got):
+    return [row(f"rank {rank} returns", expected, value) for rank, value in enumerate(got)]
 
 
 def _close(value: float, expected: float) -> bool:

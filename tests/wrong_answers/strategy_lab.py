@@ -1,0 +1,108 @@
+"""Answers to lesson 08 as learners write them: right ones, and wrong ones with the hint that each must get."""
+
+from labs import ModelSpec, memory
+from labs.checks.reference.strategy_lab import STATES
+from labs.checks.strategy_lab import TASK
+
+
+def hold_by_ddp():
+    return TASK
+
+
+def hold_by_hsdp():
+    return TASK.replace(strategy="hsdp")
+
+
+def hold_by_zero3():
+    return TASK.replace(strategy="zero3")
+
+
+def hold_with_offload():
+    return TASK.replace(strategy="fsdp", offload=True)
+
+
+def hold_by_name():
+    return "fsdp"
+
+
+def send_by_fsdp():
+    return TASK.replace(strategy="fsdp")
+
+
+def send_in_fp32():
+    return TASK.replace(use_mixed_precision=False)
+
+
+def send_among_two():
+    return TASK.replace(world_size=2)
+
+
+def most_layers(cap_bytes, strategy="fsdp", held=max):
+    """Find the most layers whose states fit, where `held` makes one number of the bytes of all ranks."""
+    fits = None
+    for layers in range(1, 97):
+        deeper = TASK.replace(strategy=strategy, model=ModelSpec.from_name("tiny", num_layers=layers))
+        by_rank = [sum(memory.state_bytes(deeper, rank)[state] for state in STATES) for rank in range(4)]
+        if held(by_rank) > cap_bytes:
+            break
+        fits = deeper
+    return fits
+
+
+def deepest_of_zero1(cap_bytes):
+    return most_layers(cap_bytes, strategy="zero1")
+
+
+def deepest_with_one_cap_for_all(cap_bytes):
+    return most_layers(cap_bytes, held=sum)
+
+
+def deepest_with_the_cap_in_mib(cap_bytes):
+    return most_layers(cap_bytes * 2**20 / 10**6)
+
+
+def deepest_and_wider(cap_bytes):
+    return most_layers(cap_bytes).replace(model=ModelSpec.from_name("tiny", hidden_size=128))
+
+
+def tiny_by_ddp(cap_bytes):
+    return TASK
+
+
+def same_on_four(given):
+    return given.replace(strategy="fsdp")
+
+
+def same_with_the_batch_halved(given):
+    return given.replace(strategy="fsdp", world_size=2, batch_size=given.batch_size // 2)
+
+
+def same_with_another_learning_rate(given):
+    return given.replace(strategy="fsdp", world_size=2, learning_rate=1e-2)
+
+
+def same_with_fewer_steps(given):
+    return given.replace(strategy="fsdp", world_size=2, steps=3)
+
+
+RIGHT = []  # the reference solutions, which are judged anyway: each decision has one best answer
+
+WRONG = [
+    ("strategy_lab.fewest_bytes_held", hold_by_ddp, "cuts every state"),
+    ("strategy_lab.fewest_bytes_held", hold_by_hsdp, "keeps two copies"),
+    ("strategy_lab.fewest_bytes_held", hold_by_zero3, "Another engine"),
+    ("strategy_lab.fewest_bytes_held", hold_with_offload, "offload=False"),
+    ("strategy_lab.fewest_bytes_held", hold_by_name, "ModelTrainingConfig"),
+    ("strategy_lab.fewest_bytes_sent", send_by_fsdp, "has to fetch"),
+    ("strategy_lab.fewest_bytes_sent", send_in_fp32, "4 bytes"),
+    ("strategy_lab.fewest_bytes_sent", send_among_two, "world_size=4"),
+    ("strategy_lab.largest_model", tiny_by_ddp, "look at the fullest one"),
+    ("strategy_lab.largest_model", deepest_with_the_cap_in_mib, "look at the fullest one"),
+    ("strategy_lab.largest_model", deepest_of_zero1, "leaves most room"),
+    ("strategy_lab.largest_model", deepest_with_one_cap_for_all, "Search upwards"),
+    ("strategy_lab.largest_model", deepest_and_wider, "num_layers=n"),
+    ("strategy_lab.same_loss", same_on_four, "number of ranks"),
+    ("strategy_lab.same_loss", same_with_the_batch_halved, "samples of all ranks together"),
+    ("strategy_lab.same_loss", same_with_another_learning_rate, "learning_rate"),
+    ("strategy_lab.same_loss", same_with_fewer_steps, "number of steps"),
+]
