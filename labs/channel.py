@@ -77,6 +77,7 @@ class LineStream(io.TextIOBase):
         if not self._channel.is_mine():
             os.write(self._descriptor, text.encode())
             return len(text)
+        text = text.encode(errors="replace").decode()  # half a character could not be shown, or only here and not there
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
             self._channel.send("text", (self._name, line))

@@ -20,6 +20,8 @@ _ECHOES = re.compile(
     r"Connection (was )?(aborted|closed)|Timed out waiting \d+ms",
     re.IGNORECASE,
 )
+_MOST_CAUSES = 8  # errors in a chain
+_MOST_FRAMES = 20  # a recursion without end has a thousand
 _SIGNALS = {
     "SIGKILL": "killed by SIGKILL (out of memory?)",
     "SIGTERM": "ended by SIGTERM (somebody asked it to stop)",
@@ -90,16 +92,37 @@ class Failure:
 
 
 def describe(error: BaseException) -> Failure:
-    """Take an exception apart so that it can leave the rank, whatever it holds."""
+    """Take an exception and its causes apart so that they can leave the rank, whatever they hold."""
+    failure = None
+    for link in reversed(_chain(error)):
+        failure = _describe_alone(link, failure)
+    return failure
+
+
+def _describe_alone(error: BaseException, cause: Failure | None) -> Failure:
     frames = tuple(
         Frame(entry.filename, entry.lineno or 0, entry.name, entry.line or "")
         for entry in traceback.extract_tb(error.__traceback__)
     )
-    headline = "".join(traceback.format_exception_only(error)).strip()
-    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    cause = describe(before) if before is not None else None
+    headline = _headline(error)
     is_echo = isinstance(error, (RuntimeError, OSError)) and bool(_ECHOES.search(headline))
     return Failure(headline[:4000], frames, is_echo or (cause is not None and cause.is_echo), 0.0, cause)
+
+
+def _headline(error: BaseException) -> str:
+    """The error in Python's words; under a group of errors, one line for each of them."""
+    inner = getattr(error, "exceptions", ()) if isinstance(error, BaseExceptionGroup) else ()
+    lines = ["".join(traceback.format_exception_only(error)).strip(), *(f"- {_headline(part)}" for part in inner)]
+    return "\n".join(lines).replace("\n", "\n  ") if inner else lines[0]
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """The error and what led to it, newest first; ends where the chain bites its own tail."""
+    chain: list[BaseException] = []
+    while error is not None and len(chain) < _MOST_CAUSES and not any(error is known for known in chain):
+        chain.append(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return chain
 
 
 def render_failure(failure: Failure) -> str:
@@ -112,8 +135,13 @@ def render_failure(failure: Failure) -> str:
 
 def render_frames(frames: tuple[Frame, ...]) -> list[str]:
     """Two lines a frame; lines of libraries are left out unless there is nothing else to show."""
-    lines = []
-    for frame in learners_frames(frames):
+    lines, shown = [], learners_frames(frames)
+    half, num_left_out = _MOST_FRAMES // 2, len(shown) - _MOST_FRAMES
+    for index, frame in enumerate(shown):
+        if num_left_out > 0 and half <= index < half + num_left_out:
+            if index == half:
+                lines.append(f"  ... {num_left_out} more calls ...")
+            continue
         lines.append(f"  {place(frame.filename)}, line {frame.line_number}, in {frame.function}")
         source = frame.source or linecache.getline(frame.filename, frame.line_number)
         if source.strip():

@@ -152,7 +152,8 @@ def _describe(error: BaseException) -> Failure:
 def _lend_to_main(function) -> None:
     """Put the names that the function uses into `__main__`, where pickle looks for the classes of a notebook."""
     if getattr(function, "__module__", None) == "__main__":
-        names = {name: value for name, value in function.__globals__.items() if not name.startswith("__")}
+        scope = getattr(function, "__globals__", {})  # a class or an object that is called has none
+        names = {name: value for name, value in scope.items() if not name.startswith("__")}
         vars(sys.modules["__main__"]).update(names)
 
 

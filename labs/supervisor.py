@@ -31,6 +31,7 @@ JOIN_SECONDS = 120.0  # forking and meeting take well under a second; a machine 
 ECHO_SECONDS = 2.0  # how long to look for the cause after an error that only says "the other one has gone"
 COMPANY_SECONDS = 0.5  # an error is often the same on every rank, and then says so
 GRACE_SECONDS = 0.5
+GLOO_MOST_SECONDS = 1e7  # gloo counts in milliseconds of 64 bits, a person may wait without limit
 REPORT_SECONDS = 2.0
 
 
@@ -105,7 +106,8 @@ class Crew:
         inbox = Inbox(ours)
         try:
             # gloo's own limit is only a last resort: the deadline of the run explains more.
-            seat = rank_room.Seat(rank, self.world_size, str(self.folder), max(1800.0, 2 * self.timeout_seconds))
+            limit = min(max(1800.0, 2 * self.timeout_seconds), GLOO_MOST_SECONDS)
+            seat = rank_room.Seat(rank, self.world_size, str(self.folder), limit)
             process = self.server.fork(rank_room.main, (seat, theirs), f"labs rank {rank}")
         except BaseException:
             inbox.close()

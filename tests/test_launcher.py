@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
@@ -55,6 +56,30 @@ def test_lambdas_methods_and_partials_can_be_launched():
     assert labs.launch(lambda: 7) == [7, 7]
     assert labs.launch(learner.greet, "Hello") == ["Hello Ada!"] * 2
     assert labs.launch(functools.partial(learner.greet, mark="?"), "Who is") == ["Who is Ada?"] * 2
+
+
+def test_whatever_can_be_called_can_be_launched():
+    class Learner:
+        def __init__(self, name="Ada"):
+            self.name = name
+
+        def __call__(self):
+            return self.name
+
+        @classmethod
+        def title(cls):
+            return cls.__name__
+
+        @staticmethod
+        def one():
+            return 1
+
+    for module in ("__main__", Learner.__module__):  # a notebook's own class, or one of a file
+        Learner.__module__ = module
+        assert [learner.name for learner in labs.launch(Learner)] == ["Ada"] * 2
+        assert labs.launch(Learner("Eve")) == ["Eve"] * 2
+    assert labs.launch(Learner.title) == ["Learner"] * 2
+    assert labs.launch(Learner.one) == labs.launch(max, 0, 1) == [1, 1]
 
 
 def test_a_class_made_here_is_the_same_class_when_it_comes_back():
@@ -150,6 +175,17 @@ def test_prints_are_shown_rank_by_rank(capsys):
     assert shown.err.splitlines()[-2:] == ["rank 0: trouble", "rank 1: trouble"]
 
 
+def test_text_that_no_terminal_can_show_is_printed_with_question_marks(capfd):
+    with open(os.dup(1), "w", encoding="utf-8") as strict, contextlib.redirect_stdout(strict):
+        assert labs.launch(lambda: print("half \udcff, whole \u2603"), world_size=1) == [None]
+    assert capfd.readouterr().out == "rank 0: half ?, whole \u2603\n"
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 1e300])
+def test_a_person_may_wait_without_limit(seconds):
+    assert labs.launch(lambda: 1, timeout_seconds=seconds) == [1, 1]
+
+
 def test_a_rank_that_raises_is_named_with_the_learners_line():
     def work():
         import torch.distributed as dist
@@ -189,6 +225,49 @@ def test_the_cause_of_an_error_is_told_before_it():
     with pytest.raises(labs.RankFailed) as caught:
         labs.launch(work)
     assert str(caught.value).index("KeyError: 'missing'") < str(caught.value).index("RuntimeError: no such layer")
+
+
+def raise_from_itself():
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    raise one
+
+
+def raise_below_many(depth=300):
+    try:
+        assert depth > 0, "the deepest"
+        raise_below_many(depth - 1)
+    except Exception:
+        raise ValueError(f"level {depth}")  # noqa: B904
+
+
+def recur(depth=0):
+    return recur(depth + 1)
+
+
+def raise_many():
+    raise ExceptionGroup("many", [ValueError("first"), ExceptionGroup("inner", [KeyError("second")])])
+
+
+def raise_much():
+    raise ValueError("x" * 10**7)
+
+
+AWKWARD = {
+    "ValueError: one": raise_from_itself,
+    "ValueError: level 300": raise_below_many,
+    "RecursionError: maximum recursion depth exceeded": recur,
+    "- KeyError: 'second'": raise_many,
+    "ValueError: xxx": raise_much,
+}
+
+
+@pytest.mark.parametrize("words", AWKWARD)
+def test_an_error_of_any_shape_is_told_on_one_page(words):
+    with pytest.raises(labs.RankFailed) as caught:
+        labs.launch(AWKWARD[words], world_size=1)
+    assert words in str(caught.value)
+    assert len(str(caught.value).splitlines()) < 80 and len(str(caught.value)) < 10_000
 
 
 ENDS = {
