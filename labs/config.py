@@ -52,10 +52,12 @@ class ModelTrainingConfig(FriendlyModel):
     @classmethod
     def _fill_in(cls, given):
         """Fill what a given field implies: `single` means one rank, a table its mlp, few steps a short warm-up."""
+        if not isinstance(given, dict):
+            return given  # pydantic says what is wanted
         given = dict(given)
         if given.get("strategy") == "single":
             given.setdefault("world_size", 1)
-        if given.get("data") in TABLES and given.get("model") is None:
+        if given.get("data") in tuple(TABLES) and given.get("model") is None:
             _, features, classes = TABLES[given["data"]]
             given["model"] = ModelSpec(kind="mlp", num_layers=2, num_features=features, num_classes=classes)
         if isinstance(given.get("model"), str):
@@ -125,10 +127,11 @@ def _batch_problem(config: ModelTrainingConfig) -> str | None:
     parts = config.world_size * config.gradient_accumulation_steps
     if config.batch_size % parts == 0:
         return None
+    whole, rest = divmod(config.batch_size, parts)
     return (
         f"batch_size {config.batch_size} does not divide by world_size {config.world_size} x "
         f"gradient_accumulation_steps {config.gradient_accumulation_steps} = {parts}; "
-        f"try batch_size={max(1, round(config.batch_size / parts)) * parts}"
+        f"try batch_size={max(1, whole + (2 * rest > parts)) * parts}"
     )
 
 

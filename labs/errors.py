@@ -6,6 +6,8 @@ import difflib
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+_LONGEST = 80  # characters of a value in a sentence
+
 
 class ConfigError(ValueError):
     """A description of a run that cannot be carried out; the text is one sentence a problem."""
@@ -41,6 +43,10 @@ def _sentence(problem: dict, model: type[BaseModel]) -> str:
         near = difflib.get_close_matches(field, model.model_fields, n=1)
         hint = f"did you mean {near[0]}?" if near else f"the known fields are {', '.join(model.model_fields)}"
         return f"{model.__name__} has no field {field!r}; {hint}"
+    if problem["type"] == "missing":
+        return f"{model.__name__} needs {field}; give it a value"
+    given = repr(problem["input"])
+    given = given if len(given) <= _LONGEST else given[:_LONGEST] + "..."
     reason = problem["msg"][0].lower() + problem["msg"][1:]
     reason = reason.removeprefix("input ")
-    return f"{field}={problem['input']!r} is refused: it {reason}"
+    return f"{field}={given} is refused: it {reason}"

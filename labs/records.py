@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from math import isfinite, nan
 from pathlib import Path
 
 from labs.config import ModelTrainingConfig
@@ -138,9 +139,9 @@ class RunResult:
         return cls(config, ranks, data["startup_seconds"])
 
     def save(self, path) -> Path:
-        """Write the run as JSON and return the path."""
+        """Write the run as JSON and return the path; a number that is not finite is null, and nan when read back."""
         path = Path(path)
-        path.write_text(json.dumps(self.to_dict(), indent=1))
+        path.write_text(strict_json(self.to_dict(), indent=1))
         return path
 
     @classmethod
@@ -149,13 +150,32 @@ class RunResult:
         return cls.from_dict(json.loads(Path(path).read_text()))
 
 
+def strict_json(data, indent: int | None = None) -> str:
+    """Write JSON that every reader accepts: a number that is not finite, of a run that diverged, becomes null."""
+    return json.dumps(_without_infinities(data), allow_nan=False, indent=indent)
+
+
+def _without_infinities(data):
+    if isinstance(data, dict):
+        return {name: _without_infinities(value) for name, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_without_infinities(value) for value in data]
+    return None if isinstance(data, float) and not isfinite(data) else data
+
+
+def _with_nan(data: dict) -> dict:
+    """Read null, where a number must stand, as nan."""
+    nested = {name: _with_nan(value) for name, value in data.items() if isinstance(value, dict)}
+    return {name: nan if value is None else nested.get(name, value) for name, value in data.items()}
+
+
 def _rank_from_dict(data: dict) -> RankRecord:
     memory = data["memory"]
     return RankRecord(
         rank=data["rank"],
         first_step_at=data["first_step_at"],
-        steps=tuple(StepRecord(**step) for step in data["steps"]),
-        evals=tuple(EvalRecord(**record) for record in data["evals"]),
+        steps=tuple(StepRecord(**_with_nan(step)) for step in data["steps"]),
+        evals=tuple(EvalRecord(**_with_nan(record)) for record in data["evals"]),
         memory=MemoryRecord(
             states={name: StateBytes(**state) for name, state in memory["states"].items()},
             peak_parameters=StateBytes(**memory["peak_parameters"]),

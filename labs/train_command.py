@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -12,10 +13,11 @@ from types import UnionType
 from typing import get_args, get_origin
 
 from labs.config import TABLES, ConfigError, ModelTrainingConfig
-from labs.records import RunResult
+from labs.records import RunResult, strict_json
 from labs.spec import PRESETS, ModelSpec
 
 _DERIVED = ("kind", "num_features", "num_classes", "llama")  # the data decides these, and that llamas do not train
+_TEXT_ONLY = ("num_heads", "context", "vocab_size", "tied_embedding")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -30,10 +32,12 @@ def build_parser() -> argparse.ArgumentParser:
         prog="python -m labs train", argument_default=argparse.SUPPRESS, description=__doc__, allow_abbrev=False
     )
     parser.add_argument("--config", metavar="RUN.json", help="start from a saved run; other options change it")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object instead of a table; null is not finite"
+    )
     parser.add_argument("--plot", metavar="FILE.png", help="draw the run into a picture")
     parser.add_argument("--save", metavar="FILE.json", help="write the whole run, which labs.RunResult.load reads")
-    parser.add_argument("--timeout-seconds", type=float, default=600, help="give up after this long (default 600)")
+    parser.add_argument("--timeout-seconds", type=_seconds, default=600, help="give up after this long (default 600)")
     run, model = parser.add_argument_group("run"), parser.add_argument_group("model")
     for name, field in ModelTrainingConfig.model_fields.items():
         if name != "model":
@@ -59,7 +63,16 @@ def _add_option(group, name: str, field) -> None:
 
 
 def _float_or_none(text: str) -> float | None:
-    return None if text.lower() == "none" else float(text)
+    with contextlib.suppress(ValueError):
+        return None if text.lower() == "none" else float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor none")
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if float(text) > 0:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
 
 
 def read_config(given: argparse.Namespace) -> ModelTrainingConfig:
@@ -73,22 +86,44 @@ def read_config(given: argparse.Namespace) -> ModelTrainingConfig:
     base = _read_file(given.config) if "config" in options else {}
     data = run.get("data", base.get("data", "text"))
     if "model" in options or model or data != base.get("data", "text"):
-        base["model"] = _model(options.get("model"), model, data, base.get("model"))
+        base["model"] = _model(options.get("model"), model, data, base)
     return ModelTrainingConfig(**{**base, **run})
 
 
-def _model(name: str | None, changes: dict, data: str, base: dict | None) -> ModelSpec:
-    if data in TABLES:
-        if name is not None:
-            raise ConfigError(f"--model {name} reads text, --data {data} is a table; leave out one of the two")
-        return ModelTrainingConfig(data=data).model.replace(**changes)
-    if name is None and base is not None and base.get("kind", "gpt") == "gpt":
-        return ModelSpec(**{**base, **changes})
-    return ModelSpec.from_name(name or "tiny", **changes)
+def _model(name: str | None, changes: dict, data: str, base: dict):
+    """Change the model of --config (`base`), or a fresh one where the options name one or go from text to a table."""
+    before, given = base.get("data", "text"), base.get("model")
+    if _is_table(data):
+        _refuse_what_a_table_ignores(name, changes, data)
+    if name is not None or given is None or _is_table(data) != _is_table(before):
+        table = ModelTrainingConfig(data=data).model if _is_table(data) else None
+        return table.replace(**changes) if table else ModelSpec.from_name(name or "tiny", **changes)
+    if isinstance(given, str):
+        return ModelSpec.from_name(given, **changes)
+    if not isinstance(given, dict):
+        return given  # the config says why not
+    if _is_table(data) and data != before:
+        _, features, classes = TABLES[data]
+        given = {**given, "num_features": features, "num_classes": classes}
+    return ModelSpec(**{**given, **changes})
+
+
+def _is_table(data) -> bool:
+    return data in tuple(TABLES)
+
+
+def _refuse_what_a_table_ignores(name: str | None, changes: dict, data: str) -> None:
+    if name is not None:
+        raise ConfigError(f"--model {name} reads text, --data {data} is a table; leave out one of the two")
+    if ignored := [f"--{option.replace('_', '-')}" for option in _TEXT_ONLY if option in changes]:
+        raise ConfigError(f"{' and '.join(ignored)} would be ignored: --data {data} is a table, not text; leave it out")
 
 
 def _read_file(path: str) -> dict:
-    data = json.loads(Path(path).read_text())
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except ValueError as problem:  # neither text nor JSON
+        raise ConfigError(f"--config {path} is not a JSON file ({problem}); make one with --save") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path} holds a {type(data).__name__}, not an object of fields; see ModelTrainingConfig")
     return data["config"] if isinstance(data.get("config"), dict) else data
@@ -158,9 +193,25 @@ def _gather_run(config: ModelTrainingConfig) -> RunResult | None:
 def _check_outputs(given: argparse.Namespace) -> None:
     """Refuse a file that could not be written before the run, not after it."""
     for option in ("plot", "save"):
-        folder = Path(vars(given).get(option, ".")).resolve().parent
-        if not folder.is_dir():
-            raise ConfigError(f"--{option} names the folder {folder}, which does not exist; make it first")
+        if option not in vars(given):
+            continue
+        path = Path(vars(given)[option]).resolve()
+        if not path.parent.is_dir():
+            raise ConfigError(f"--{option} names the folder {path.parent}, which does not exist; make it first")
+        if path.is_dir():
+            raise ConfigError(f"--{option} {path} is a folder; name a file in it")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise ConfigError(f"--{option} {path} cannot be written; name a file where you may write")
+    if "plot" in vars(given):
+        _check_format(Path(given.plot))
+
+
+def _check_format(path: Path) -> None:
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix and path.suffix[1:].lower() not in known:
+        raise ConfigError(f"--plot {path} ends in {path.suffix}; the known kinds are {', '.join(known)}; try .png")
 
 
 def _report(given: argparse.Namespace, result: RunResult) -> int:
@@ -172,7 +223,7 @@ def _report(given: argparse.Namespace, result: RunResult) -> int:
 
         plot_run(result).savefig(options["plot"], dpi=150)
     if "json" in options:
-        print(json.dumps({name: value for name, value in result.to_dict().items() if name != "ranks"}))
+        print(strict_json({name: value for name, value in result.to_dict().items() if name != "ranks"}))
     else:
         from labs.plots import describe_run
 

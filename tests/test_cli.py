@@ -81,6 +81,14 @@ BAD = {
     "--plot no_such_folder/run.png": "does not exist",
     "--steps 0": "steps=0 is refused",
     "--max-grad-norm -1": "max_grad_norm=-1.0 is refused",
+    "--max-grad-norm some": "neither a number nor none",
+    "--timeout-seconds nan": "no number of seconds above 0",
+    "--timeout-seconds 0": "no number of seconds above 0",
+    "--config pyproject.toml": "is not a JSON file",
+    f"--config {sys.executable}": "is not a JSON file",
+    "--save .": "is a folder",
+    "--plot run.gpx": "ends in .gpx; the known kinds are",
+    "--data wine --context 8 --num-heads 2": "--num-heads and --context would be ignored",
 }
 
 
@@ -105,6 +113,33 @@ def test_a_config_file_is_changed_by_options(tmp_path):
     options = ["--config", str(path), "--steps", "9", "--hidden-size", "32", "--max-grad-norm", "none"]
     expected = saved.replace(steps=9, max_grad_norm=None, model=saved.model.replace(hidden_size=32))
     assert read_config(build_parser().parse_args(options)) == expected
+
+
+@pytest.mark.parametrize(
+    ("saved", "options", "expected"),
+    [
+        ({"data": "digits", "model": 5}, "--hidden-size 32", dict(num_layers=5, hidden_size=32, num_features=64)),
+        ({"data": "digits", "model": 5}, "--data wine", dict(num_layers=5, num_features=13, num_classes=3)),
+        ({"data": "digits", "model": 5}, "--data text", dict(kind="gpt", num_layers=4)),
+        ({"data": "text", "model": 5}, "--data wine", dict(kind="mlp", num_layers=2, num_features=13)),
+    ],
+)
+def test_options_keep_what_they_do_not_name_of_the_model_in_a_config_file(tmp_path, saved, options, expected):
+    from labs.train_command import build_parser, read_config
+
+    fresh = ModelTrainingConfig(data=saved["data"])
+    saved = fresh.replace(model=fresh.model.replace(num_layers=saved["model"]))
+    (tmp_path / "run.json").write_text(saved.model_dump_json())
+    config = read_config(build_parser().parse_args(["--config", str(tmp_path / "run.json"), *options.split()]))
+    assert {name: getattr(config.model, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("content", ['{"model": 3}', '{"model": []}', '{"data": []}', '{"model": {"kind": {}}}', "[1]"])
+@pytest.mark.parametrize("options", ["", "--hidden-size 32", "--data wine"])
+def test_a_config_file_of_wrong_types_is_refused_in_words(content, options, tmp_path, capsys):
+    (tmp_path / "run.json").write_text(content)
+    status = train("--config", str(tmp_path / "run.json"), *options.split(), "--steps", "0")
+    assert status == 2 and len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_a_person_gets_a_table_and_a_picture(tmp_path, capsys):

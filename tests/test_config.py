@@ -2,6 +2,8 @@
 
 import json
 import re
+from dataclasses import replace
+from math import isnan
 
 import pytest
 from fake_runs import fake_result
@@ -38,6 +40,9 @@ REFUSED = [
     (dict(batch_size="many"), "batch_size='many' is refused", "valid integer"),
     (dict(learning_rate=float("nan")), "learning_rate=nan is refused", "finite"),
     (dict(strategy="zero4"), "strategy='zero4' is refused", "'zero3'"),
+    (dict(data=[]), r"data=\[\] is refused", "'digits'"),
+    (dict(architecture_name=["x" * 999]), "x{70}...", "valid string"),
+    (dict(batch_size=10**400 + 1), "does not divide by world_size 2", "try batch_size=1000"),
     (dict(world_size=65, batch_size=65), "world_size=65 is refused", "less than or equal to 64"),
 ]
 
@@ -151,6 +156,23 @@ def test_a_run_result_survives_json(tmp_path):
     result = fake_result(steps=4, eval_every=2)
     assert RunResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
     assert RunResult.load(result.save(tmp_path / "run.json")) == result
+
+
+def test_a_run_that_diverged_is_strict_json_and_reads_back_as_nan(tmp_path):
+    run = fake_result(steps=1)
+    first = replace(run.ranks[0].steps[0], loss=float("nan"), grad_norm=float("inf"))
+    first = replace(first, layer_grad_norms={"head": float("nan")})
+    run = replace(run, ranks=(replace(run.ranks[0], steps=(first,)), *run.ranks[1:]))
+    path = run.save(tmp_path / "run.json")
+
+    def refuse(token):
+        raise AssertionError(f"{token} is no JSON")
+
+    data = json.loads(path.read_text(), parse_constant=refuse)
+    assert data["losses"] == data["grad_norms"] == [None]
+    step = RunResult.load(path).steps[0]
+    assert isnan(step.loss) and isnan(step.grad_norm) and isnan(step.layer_grad_norms["head"])
+    assert RunResult.load(path).ranks[1] == run.ranks[1]
 
 
 def test_a_run_result_names_every_state_of_every_rank():

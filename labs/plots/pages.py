@@ -64,9 +64,11 @@ def _page_title(view: RunView) -> str:
 def plot_comparison(runs) -> Picture:
     """Draw kept runs over each other: loss, memory of the fullest rank, bytes sent a step, seconds of a step.
 
-    `runs` is a list of RunResult, or {name: RunResult}.
+    `runs` is a list of RunResult, or {name: RunResult}. Raises ValueError for none.
     """
     views = views_of(runs)
+    if not views:
+        raise ValueError("plot_comparison was given no run; keep one first, or pass [launch(config), ...]")
     low = 1.6 + 0.4 * len(views)  # inches of the lower row
     picture = Picture(PAGE_INCHES, 4.2 + low)
     share = low / (4.2 + low)
