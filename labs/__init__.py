@@ -36,6 +36,7 @@ _ROOMS = {
     "hint": "labs.checks",
     "solved": "labs.checks",
     "predict": "labs.predictions",
+    "progress": "labs.progress",  # the module itself, which can be called
 }
 
 __all__ = list(_ROOMS)
@@ -45,7 +46,8 @@ def __getattr__(name):
     if sys.platform == "win32" and name in ("launch", "start"):
         raise OSError("ranks are forked, which Windows cannot do; install WSL2 and open the course there")
     if name in _ROOMS:
-        value = getattr(importlib.import_module(_ROOMS[name]), name)
+        room = importlib.import_module(_ROOMS[name])
+        value = room if _ROOMS[name] == f"labs.{name}" else getattr(room, name)
     elif name.startswith("_"):
         raise AttributeError(f"module 'labs' has no attribute {name!r}")
     else:

@@ -41,23 +41,29 @@ class Prediction:
         first, second = str(self).split("\n")
         return f"<div style='{_FRAME}'>{html.escape(first)}<br><b>{html.escape(second.strip())}</b></div>"
 
-    def compare(self, measured: Any = None, theory: Any = None, **others: Any) -> Comparison:
+    def compare(self, measured: Any = ..., theory: Any = None, **others: Any) -> Comparison:
         """Set the prediction beside theory and measurement; further values by name, `gloo=...`.
 
-        Plain numbers are in the unit of the question; a text such as "1.5 GiB" carries its own. None: not known here.
+        Plain numbers are in the unit of the question; a text such as "1.5 GiB" carries its own. A measurement that is
+        None could not be made on this system, and the table says so; one left out was not to be made.
         """
         rows = {"theory": theory, **{name.replace("_", " "): value for name, value in others.items()}}
         read = {name: _read(value, self.unit) for name, value in rows.items() if value is not None}
-        return Comparison(self, tuple(read.items()), _read(measured, self.unit))
+        is_asked = measured is not ...
+        return Comparison(self, tuple(read.items()), _read(measured, self.unit) if is_asked else None, is_asked)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Prediction, theory and measurement side by side; each is judged against the measurement."""
+    """Prediction, theory and measurement side by side; each is judged against the measurement.
+
+    Without a measurement the prediction is judged against the first theory.
+    """
 
     prediction: Prediction
     theories: tuple[tuple[str, Any], ...]
-    measured: Any
+    measured: Any = None
+    is_measurement_asked: bool = True
 
     @property
     def rows(self) -> tuple[tuple[str, str, str], ...]:
@@ -70,7 +76,8 @@ class Comparison:
             for name, value in self.theories
         ]
         measured = _worded(self.measured, unit) if self.measured is not None else "not measured on this system"
-        return (("your prediction", *own), *theories, ("measured", measured, ""))
+        last = [("measured", measured, "")] if self.is_measurement_asked else []
+        return (("your prediction", *own), *theories, *last)
 
     def __str__(self) -> str:
         widths = [max(len(row[column]) for row in self.rows) for column in (0, 1)]

@@ -71,6 +71,7 @@ def compare(
         how = "exactly" if tolerance == EXACT else f"to within {tolerance:.2g} of each"
         return passed(f"All {len(cases)} cases come out as expected, {how}.")
     found = _found(built, wrong, len(cases))
+    shown = wrong[: 1 if isinstance(built[wrong[0]], Raised) else MOST_ROWS]
     hint = (
         _whole_hint(built, known, tolerance)
         or _shape_hint(built, expected, wrong)
@@ -78,7 +79,7 @@ def compare(
         or otherwise
         or "Compute the first line by hand, and see where your number parts from it."
     )
-    return failed(found, hint, *(_row(truth, answer, cases[i], expected[i], built[i]) for i in wrong[:MOST_ROWS]))
+    return failed(found, hint, *(_row(truth, answer, cases[i], expected[i], built[i]) for i in shown))
 
 
 def _found(built, wrong, num_cases) -> str:
@@ -116,6 +117,8 @@ def _shape_hint(built, expected, wrong) -> str:
         kind, wanted = _kind(built[i]), _kind(expected[i])
         if kind != wanted:
             return f"Your function returned {kind}; what is asked for is {wanted}."
+    if any(_is_endless(built[i]) and not _is_endless(expected[i]) for i in wrong):
+        return "A number came out as nan or inf: look for a division by zero, or for inf minus inf."
     if all(isinstance(expected[i], int) and agree(built[i], expected[i], 1e-12) for i in wrong):
         return "Nearly: a division with / makes a float, which rounds large numbers. Whole numbers are divided with //."
     ratios = {_ratio(b, e) for b, e in zip(built, expected, strict=True) if not agree(b, 0) or not agree(e, 0)}
@@ -130,6 +133,11 @@ def _kind(value: Any) -> str:
         return "a number"
     words = {str: "a text", bool: "True or False", list: "a list", dict: "a dict", type(None): "None"}
     return words.get(type(value), f"a {type(value).__name__}")
+
+
+def _is_endless(value: Any) -> bool:
+    value = _plain(value)
+    return _is_number(value) and not math.isfinite(value)
 
 
 def _ratio(built, expected) -> float | None:

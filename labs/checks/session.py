@@ -18,7 +18,7 @@ from labs.checks.answer import (
     stub_words,
 )
 from labs.checks.exercise import find_exercise, reference
-from labs.checks.verdict import Blocked, Verdict, blocked, failed, not_attempted
+from labs.checks.verdict import Blocked, Verdict, blocked, failed, not_attempted, shortened
 from labs.progress_file import progress_file
 
 _passed: dict[str, Any] = {}  # the answers that passed in this session, by exercise
@@ -34,10 +34,19 @@ def check(exercise: str, answer: Any) -> Verdict:
     Raises ValueError for an exercise that does not exist, listing those of the lesson.
     """
     found = find_exercise(exercise)
-    verdict = dataclasses.replace(judged(found.judge, answer), exercise=exercise, asked=found.asked)
+    verdict = _no_function(exercise, answer) or judged(found.judge, answer)
+    verdict = dataclasses.replace(verdict, exercise=exercise, asked=found.asked)
     if verdict.state == "passed":
         _passed[exercise] = answer
     return dataclasses.replace(verdict, note=progress_file().record(exercise, verdict.state) or verdict.note)
+
+
+def _no_function(exercise: str, answer: Any) -> Verdict | None:
+    """Refuse a value where a function is asked for: mostly the function was called by mistake."""
+    if answer is None or answer is ... or callable(answer) or not callable(reference(exercise)):
+        return None
+    found = f"{shortened(repr(answer), 60)} is no function."
+    return failed(found, f'Give the function itself, without brackets: check("{exercise}", {exercise.split(".")[1]})')
 
 
 def solved(exercise: str, answer: Any) -> Any:
