@@ -129,7 +129,11 @@ def how_far(value: Any, truth: Any, unit: str = "") -> str:
     ratio = value / truth
     side = "high" if abs(ratio) > 1 else "low"
     factor = max(ratio, 1 / ratio)
-    words = f"{factor:,.3g} times too {side}" if factor >= 1.995 else f"{abs(ratio - 1) * 100:.2g} % too {side}"
+    words = (
+        f"{factor:{',.0f' if 100 <= factor < 1e6 else '.3g'}} times too {side}"
+        if factor >= 1.995
+        else f"{abs(ratio - 1) * 100:.2g} % too {side}"
+    )
     words = "nearly exact" if factor < 1.0005 else words
     near = [name for telling, name in _TELLING if unit.lower() in _BYTES and abs(factor / telling - 1) < 0.001]
     return f"{words} (the difference between {near[0]})" if near else words
