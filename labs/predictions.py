@@ -93,7 +93,7 @@ class Comparison:
             f"<td style='{cell}'><b>{html.escape(value)}</b></td><td style='{cell}'>{html.escape(off)}</td></tr>"
             for name, value, off in self.rows
         )
-        table = f"<table style='margin:0.2em 0; border-collapse:collapse'>{rows}</table>"
+        table = f"<table style='margin:0.2em 0; color:inherit; border-collapse:collapse'>{rows}</table>"
         return f"<div style='{_FRAME}'>{html.escape(self.prediction.question)}{table}</div>"
 
 

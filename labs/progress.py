@@ -67,7 +67,7 @@ class Board:
         rows = "".join(_html_lesson(title, standings) for title, standings in self.lessons)
         note = f"<div><b>Note</b> {html.escape(self.note)}</div>" if self.note else ""
         caption = f"<caption style='text-align:left'><b>{_summary(self.standings)}</b></caption>"
-        return f"<table style='border-collapse:collapse'>{caption}{rows}</table>{note}"
+        return f"<table style='color:inherit; border-collapse:collapse'>{caption}{rows}</table>{note}"
 
 
 def board() -> Board:

@@ -181,6 +181,13 @@ def test_the_card_says_the_words_of_its_text_twin_and_escapes_them(verdict):
         assert line.expected in page and line.built in page and f"built:    {line.built}" in str(verdict)
 
 
+def test_of_two_dicts_the_parts_that_differ_are_set_side_by_side():
+    line = row("f()", {"parameters": 1000, "optimizer": 8000}, {"parameters": 1000, "optimizer": 4000})
+    assert (line.expected, line.built) == ("optimizer: 8,000", "optimizer: 4,000")
+    other = row("f()", {"parameters": 1}, {"params": 1})
+    assert (other.expected, other.built) == ("parameters: 1", "params: 1")
+
+
 def test_solved_goes_on_with_a_passed_answer_and_else_with_the_course_own(capsys):
     from labs.checks.reference.collectives import all_reduce_seconds
 

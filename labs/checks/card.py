@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 
-from labs.checks.verdict import SIGNS, Verdict
+from labs.checks.verdict import SIGNS, Row, Verdict
 
 # JupyterLab's own colours, light and dark; the second is for a page without them.
 COLORS = {
     "passed": "var(--jp-success-color1, #2e7d32)",
     "failed": "var(--jp-error-color1, #d32f2f)",
-    "not attempted": "var(--jp-border-color1, #8a8a8a)",
+    "not attempted": "var(--jp-content-font-color2, #767676)",
     "blocked": "var(--jp-warn-color1, #c77700)",
 }
 COLUMNS = ("", "expected", "built")
@@ -32,7 +32,7 @@ def as_html(verdict: Verdict) -> str:
     """Write a verdict as one card: a bar in the colour of its state, the state in a word and a sign, the evidence."""
     color = COLORS[verdict.state]
     head = (
-        f"<span style='color:{color}; font-weight:bold'>{SIGNS[verdict.state]} {verdict.state}</span> "
+        f"<b><span style='color:{color}'>{SIGNS[verdict.state]}</span> {verdict.state}</b> "
         f"<code style='background:none'>{html.escape(verdict.exercise)}</code>"
     )
     parts = [f"<div>{head}</div>"]
@@ -62,10 +62,15 @@ def _table(verdict: Verdict) -> str:
     rows = "".join(
         f"<tr style='background:none'>"
         f"<td style='{cell}'><code style='background:none'>{html.escape(row.what)}</code></td>"
-        f"<td style='{cell}'>{_escaped(row.expected)}</td><td style='{cell}'><b>{_escaped(row.built)}</b></td></tr>"
+        f"<td style='{cell}'>{_escaped(row.expected)}</td><td style='{cell}'>{_built(row)}</td></tr>"
         for row in verdict.rows
     )
-    return f"<table style='margin:0.4em 0; border-collapse:collapse'><tr>{head}</tr>{rows}</table>"
+    return f"<table style='margin:0.4em 0; color:inherit; border-collapse:collapse'><tr>{head}</tr>{rows}</table>"
+
+
+def _built(row: Row) -> str:
+    """Bold where it is not what was expected."""
+    return _escaped(row.built) if row.built == row.expected else f"<b>{_escaped(row.built)}</b>"
 
 
 def _escaped(text: str) -> str:

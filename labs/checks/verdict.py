@@ -71,7 +71,13 @@ def blocked(found: str, mend: str = "") -> Verdict:
 
 
 def row(what: str, expected: object, built: object) -> Row:
-    """Set expected beside built: numbers with thousands separators, texts as they are, anything else as Python does."""
+    """Set expected beside built: numbers with thousands separators, texts as they are, anything else as Python does.
+
+    Of two dicts with the same keys only the items that differ are shown.
+    """
+    if isinstance(expected, dict) and isinstance(built, dict) and expected.keys() == built.keys():
+        differing = [key for key in expected if in_words(expected[key]) != in_words(built[key])] or list(expected)
+        expected, built = ({key: side[key] for key in differing} for side in (expected, built))
     words = in_words(expected), in_words(built)
     if words[0] == words[1]:  # the difference is in digits that were rounded away, or in the type
         words = shortened(repr(expected)), shortened(repr(built))
