@@ -36,7 +36,7 @@ How to write a judge. One file a lesson, labs/checks/<lesson>.py, with a dict EX
 
 from labs.checks.answer import STUB_TEXT, Answer, bare
 from labs.checks.compare import EXACT, agree, compare, draw
-from labs.checks.exercise import Exercise, all_exercises, exercises_of, find_exercise, reference
+from labs.checks.exercise import Exercise, all_exercises, exercises_of, find_exercise
 from labs.checks.hints import hint
 from labs.checks.ranks import Call, Message, RankFacts, on_ranks
 from labs.checks.session import check, solved
@@ -67,7 +67,6 @@ __all__ = [
     "not_attempted",
     "on_ranks",
     "passed",
-    "reference",
     "row",
     "solved",
 ]
