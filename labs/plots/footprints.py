@@ -71,7 +71,8 @@ def table_footprints(scenario: Scenario, capacity_bytes: float) -> Table:
     """List what one rank holds at its fullest moment under every strategy, part by part, and whether it fits."""
     columns = ("strategy", *(NAMES.get(part, part) for part in PARTS), "device, in all", "on the host", "fits")
     rows = tuple(_row(strategy, one, capacity_bytes) for strategy, one in footprints(scenario).items())
-    caption = f"{describe(scenario)}, one rank of {scenario.world_size}, device of {format_bytes(capacity_bytes)}"
+    model = f"{model_title(scenario.model)}, {format_count(scenario.model.num_parameters)} parameters"
+    caption = f"{model}, one rank of {scenario.world_size}, device of {format_bytes(capacity_bytes)}"
     return Table(f"{caption}: predicted, the fullest moment", columns, rows)
 
 
@@ -94,18 +95,14 @@ def plot_partition(states: Mapping[str, Mapping[str, int]]) -> Picture:
     return picture
 
 
-def describe(scenario: Scenario) -> str:
-    """Name the model of a scenario and its size: 'llama-3-8b, 8.03 B parameters'."""
-    return f"{_model_title(scenario.model)}, {format_count(scenario.model.num_parameters)} parameters"
-
-
 def parts_of(found: Footprint) -> dict[str, int]:
     """Add up what the device holds at its fullest moment into the parts that are drawn."""
     moment = found.moments[found.peak_moment]
     return {part: sum(moment.get(name, 0) for name in names) for part, names in PARTS.items()}
 
 
-def _model_title(spec: ModelSpec) -> str:
+def model_title(spec: ModelSpec) -> str:
+    """Name a model as published, or by its kind and size."""
     return next((name for name, known in NAMED_MODELS.items() if known.spec == spec), model_name(spec))
 
 
@@ -175,7 +172,7 @@ def _titles(scenario: Scenario, found: Mapping[str, Footprint | str], capacity_b
     verdict = f"{', '.join(fitting)} fit" if fitting else "no strategy fits"
     verdict += "s" if len(fitting) == 1 else ""
     note = "predicted for one rank at its fullest moment; activations and temporary bytes are estimates"
-    return f"{_model_title(scenario.model)} on {ranks}: {verdict} into {format_bytes(capacity_bytes)}", note
+    return f"{model_title(scenario.model)} on {ranks}: {verdict} into {format_bytes(capacity_bytes)}", note
 
 
 def _row(strategy: str, found: Footprint | str, capacity_bytes: float) -> tuple[str, ...]:

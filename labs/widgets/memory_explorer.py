@@ -9,7 +9,7 @@ import ipywidgets as widgets
 
 from labs.errors import ConfigError
 from labs.fit import what_breaks_first
-from labs.plots.footprints import describe, plot_footprints, table_footprints
+from labs.plots.footprints import model_title, plot_footprints, table_footprints
 from labs.scenario import Scenario
 from labs.units import GiB, format_count
 from labs.widgets.background import Background
@@ -39,7 +39,7 @@ class MemoryExplorer:
         self._background = Background(self._show_error)
         self.controls = ExplorerControls(scenario, capacity_gib, self._moved)
         self.verdict, self.warning, self.table = widgets.HTML(), widgets.HTML(), widgets.HTML()
-        self.picture = widgets.Image(format="png", layout={"max_width": "100%"})
+        self.picture = widgets.Image(format="png", layout={"width": "100%", "max_width": "960px"})
         self.screen = widgets.VBox([self.controls.screen(), self.verdict, self.warning, self.picture, self.table])
         self._answer()
         self._draw()
@@ -113,8 +113,8 @@ def _experts_warning(scenario: Scenario) -> str:
     if model.num_active_parameters == model.num_parameters:
         return ""
     active = format_count(model.num_active_parameters)
-    words = (
-        f"a mixture of experts: {active} parameters compute each token, but a training step reaches all "
-        f"{format_count(model.num_parameters)}, so all of them need gradients and optimizer states"
+    return (
+        f"<div>&#9888; {escape(model_title(model))} is a mixture of experts: {active} parameters compute each token, "
+        f"but a training step reaches all {format_count(model.num_parameters)}, so all of them need gradients and "
+        "optimizer states.</div>"
     )
-    return f"<div>&#9888; {escape(describe(scenario))} is {escape(words)}.</div>"
