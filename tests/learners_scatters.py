@@ -34,6 +34,9 @@ def scatter_from_piece(start, steps_less=0, add=True, send_own=False, returned=0
             pieces[come] = pieces[come] + incoming if add else incoming
         return pieces[(rank + returned) % n]
 
+    changes = {"steps_less": steps_less, "replaces": not add, "sends_own": send_own, "returns_next": returned}
+    named = [f"scatter_from_piece_{start}".replace("-1", "before"), *(name for name, on in changes.items() if on)]
+    ring_reduce_scatter.__name__ = "_and_".join(named)
     return ring_reduce_scatter
 
 

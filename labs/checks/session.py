@@ -82,7 +82,7 @@ def judged(judge: Callable[[Any], Verdict], answer: Any) -> Verdict:
         return not_attempted("There is no answer yet.")
     answer = as_answer(answer)
     try:
-        return _verdict(judge(answer))
+        return judge(answer)
     except AnswerEndless as error:
         return failed(
             f"Your function did not come back.\n{error}", "Which loop does not end, or what does it wait for?"
@@ -102,11 +102,6 @@ def judged(judge: Callable[[Any], Verdict], answer: Any) -> Verdict:
     except Exception as error:  # a value that no judge foresaw; never a bare traceback
         found = f"The check could not read what your function returned.\n{type(error).__name__}: {error}"
         return failed(found, "Return what the exercise asks for, of that type.")
-
-
-def _verdict(found) -> Verdict:
-    """Take a (state, found, hint) triple for the Verdict it stands for."""
-    return found if isinstance(found, Verdict) else Verdict(*found)
 
 
 def _raised(answer: Any, traceback: str, found: str) -> Verdict:

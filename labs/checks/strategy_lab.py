@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from labs import memory
 from labs.checks.exercise import Exercise
+from labs.checks.verdict import failed, passed, row
 from labs.config import STRATEGIES, ModelTrainingConfig
 from labs.launcher import launch
 from labs.records import RunResult
@@ -26,16 +27,24 @@ def judge_fewest_bytes_held(answer):
         return problem
     run = _run(choice)
     held, fewest, best = _held(run), *_fewest(_predicted_bytes, [choice.replace(strategy=s) for s in MULTI_RANK])
+    found = f"{choice.strategy} holds {held:,} bytes on its fullest rank"
     if held <= fewest:
-        return "passed", f"{choice.strategy} holds {held:,} bytes on its fullest rank; none holds fewer.", ""
-    largest = max(STATES, key=lambda state: _state(run, state))
-    found = f"{choice.strategy} holds {held:,} bytes on its fullest rank; {fewest:,} is possible."
+        return passed(f"{found}; none holds fewer.")
+    hint = _held_hint(choice, best, run)
+    return failed(f"{found}; fewer is possible.", hint, row("bytes on the fullest rank", fewest, held))
+
+
+def _held_hint(choice: ModelTrainingConfig, best: ModelTrainingConfig, run: RunResult) -> str:
     if choice.strategy == "hsdp":
-        return "failed", found, "hsdp cuts within half of the ranks and keeps two copies. Who cuts among all four?"
+        return "hsdp cuts within half of the ranks and keeps two copies. Who cuts among all four?"
     if {choice.strategy, best.strategy} == {"fsdp", "zero3"}:
-        return "failed", found, "The right idea. Another engine cuts the same states and keeps no buffers beside them."
-    whole = f"Of this, {_state(run, largest):,} bytes are {largest.replace('_', ' ')}."
-    return "failed", found, f"{whole} Which strategy cuts every state into one piece a rank?"
+        return "The right idea. Another engine cuts the same states and keeps no buffers beside them."
+    largest = max(STATES, key=lambda state: _state(run, state))
+    words = {"optimizer": "optimizer state"}.get(largest, largest.replace("_", " "))
+    return (
+        f"The largest part, {_state(run, largest):,} bytes, is {words}. "
+        "Which strategy cuts every state into one piece a rank?"
+    )
 
 
 def judge_fewest_bytes_sent(answer):
@@ -47,21 +56,16 @@ def judge_fewest_bytes_sent(answer):
     sent = max(rank.traffic.sent_bytes or rank.traffic.predicted_bytes for rank in run.ranks) / run.config.steps
     options = [TASK.replace(strategy=s, use_mixed_precision=mixed) for s in MULTI_RANK for mixed in (True, False)]
     fewest, best = _fewest(_predicted_sent, options)
+    found = f"{choice.strategy} sends {sent:,.0f} bytes a step from its busiest rank"
     if sent <= fewest * 1.005:
-        return (
-            "passed",
-            f"{choice.strategy} sends {sent:,.0f} bytes a step from its busiest rank; none sends fewer.",
-            "",
-        )
-    found = f"{choice.strategy} sends {sent:,.0f} bytes a step from its busiest rank; {fewest:,.0f} is possible."
+        return passed(f"{found}; none sends fewer.")
+    hint = "What a rank does not keep, it has to fetch. Which strategy keeps all, and sends gradients once?"
     if not choice.use_mixed_precision:
-        return "failed", found, "In fp32 every number on the wire takes 4 bytes. Which setting makes it 2?"
-    if choice.gradient_accumulation_steps > 1 and choice.strategy == best.strategy:
-        return "failed", found, "Accumulation saves bytes a sample, not bytes an optimizer step."
-    return (
-        "failed",
-        found,
-        "What a rank does not keep, it has to fetch. Which strategy keeps all, and sends gradients once?",
+        hint = "In fp32 every number on the wire takes 4 bytes. Which setting makes it 2?"
+    elif choice.gradient_accumulation_steps > 1 and choice.strategy == best.strategy:
+        hint = "Accumulation saves bytes a sample, not bytes an optimizer step."
+    return failed(
+        f"{found}; fewer is possible.", hint, row("bytes sent by the busiest rank", round(fewest), round(sent))
     )
 
 
@@ -72,30 +76,21 @@ def judge_largest_model(answer):
         return problem
     tiny = ModelSpec.from_name("tiny", num_layers=choice.model.num_layers)
     if choice.model != tiny:
-        return (
-            "failed",
-            "The model differs from tiny in more than its layers.",
-            "ModelSpec.from_name('tiny', num_layers=n)",
-        )
-    held = _held(_run(choice))
+        found = "The model differs from tiny in more than its layers."
+        return failed(found, "ModelSpec.from_name('tiny', num_layers=n) changes its layers alone.")
+    held = _predicted_bytes(choice)
+    held = held if held > CAP_BYTES else _held(_run(choice))  # what cannot fit need not run to be refused
     found = f"{choice.model.num_layers} layers under {choice.strategy} hold {held:,} bytes on the fullest rank"
     if held > CAP_BYTES:
-        return (
-            "failed",
-            f"{found}, over the cap of {CAP_BYTES:,}.",
-            "The cap holds on each rank: look at the fullest one.",
-        )
+        line = row("bytes on the fullest rank", f"at most {CAP_BYTES:,}", held)
+        return failed(f"{found}, over the cap.", "The cap holds on each rank: look at the fullest one.", line)
     larger = choice.replace(model=ModelSpec.from_name("tiny", num_layers=choice.model.num_layers + 1))
     fewest, best = _fewest(_predicted_bytes, [larger.replace(strategy=s) for s in MULTI_RANK])
     if fewest > CAP_BYTES:
-        return "passed", f"{found}, under the cap of {CAP_BYTES:,}; one layer more fits under no strategy.", ""
+        return passed(f"{found}, under the cap of {CAP_BYTES:,}; one layer more fits under no strategy.")
     if best.strategy == choice.strategy or _predicted_bytes(larger) <= CAP_BYTES:
-        return "failed", f"{found}; one layer more fits, too.", "Search upwards until the prediction passes the cap."
-    return (
-        "failed",
-        f"{found}; a deeper model fits under another strategy.",
-        "Which strategy leaves most room on each rank?",
-    )
+        return failed(f"{found}; one layer more fits, too.", "Search upwards until the prediction passes the cap.")
+    return failed(f"{found}; a deeper model fits under another.", "Which strategy leaves most room on each rank?")
 
 
 def judge_same_loss(answer):
@@ -103,23 +98,20 @@ def judge_same_loss(answer):
     given = TASK.replace(batch_size=16, steps=6, use_mixed_precision=False)
     choice = answer(given)
     if not isinstance(choice, ModelTrainingConfig):
-        return "failed", f"The function returned {choice!r}.", ARGUMENT
+        return failed(f"The function returned {choice!r}.", ARGUMENT)
     same = [name for name in ("strategy", "world_size") if getattr(choice, name) == getattr(given, name)]
     if same:
-        return (
-            "failed",
-            f"Both runs have the same {' and '.join(same)}.",
-            "Change the strategy and the number of ranks.",
-        )
+        found = f"Both runs have the same {' and '.join(same)}."
+        return failed(found, "Change the strategy and the number of ranks.")
     if choice.steps != given.steps:
-        return "failed", f"{choice.steps} steps cannot be laid over {given.steps}.", "Keep the number of steps."
+        return failed(f"{choice.steps} steps cannot be laid over {given.steps}.", "Keep the number of steps.")
     first, second = launch(given), launch(choice)
     largest = max(abs(a - b) for a, b in zip(first.losses, second.losses, strict=True))
     if largest < LARGEST_DIFFERENCE:
         found = f"{choice.strategy} on {choice.world_size} follows ddp on 4 to within {LARGEST_DIFFERENCE} nats."
-        return "passed", found, ""
-    found = f"The curves lie up to {largest:.2g} nats apart."
-    return "failed", found, _curve_hint(given, choice)
+        return passed(found)
+    line = row("largest difference of a loss [nats]", f"below {LARGEST_DIFFERENCE:g}", largest)
+    return failed("The curves part.", _curve_hint(given, choice), line)
 
 
 def _curve_hint(given: ModelTrainingConfig, choice: ModelTrainingConfig) -> str:
@@ -137,12 +129,13 @@ def _curve_hint(given: ModelTrainingConfig, choice: ModelTrainingConfig) -> str:
 def _not_the_task(choice, free: tuple[str, ...]):
     """Say which part of the task a choice changes; None when it changes only what is free."""
     if not isinstance(choice, ModelTrainingConfig):
-        return "failed", f"The function returned {choice!r}.", ARGUMENT
+        return failed(f"The function returned {choice!r}.", ARGUMENT)
     for name in ("world_size", "batch_size", "model", "offload", "gradient_accumulation_steps"):
         wanted = getattr(TASK, name)
         if name not in free and getattr(choice, name) != wanted:
-            found = f"{name} is not as the task says."
-            return "failed", found, f"Keep {name}={'tiny' if name == 'model' else wanted}."
+            wanted = "tiny" if name == "model" else wanted
+            built = getattr(choice, name) if name != "model" else "another"
+            return failed(f"{name} is not as the task says.", f"Keep {name}={wanted}.", row(name, wanted, built))
     return None
 
 

@@ -22,6 +22,10 @@ from learners_scatters import (
 from labs.collectives import doubling_all_reduce, exchange, ring_all_gather, ring_all_reduce, ring_reduce_scatter
 
 
+def scatter_of_the_whole_sum(tensor):
+    return ring_all_reduce(tensor)
+
+
 def gather_in_order_of_arrival(piece, num_elements):
     n = dist.get_world_size()
     found, going = [piece], piece
@@ -168,6 +172,22 @@ def seconds_in_steps(num_bytes, world_size, alpha, beta):
     return sum(alpha + num_bytes / world_size * beta for _ in range(2 * world_size - 2))
 
 
+def seconds_of_one_trip(num_bytes, world_size, alpha, beta):
+    return (world_size - 1) * (alpha + num_bytes / world_size * beta)
+
+
+def seconds_of_whole_tensors(num_bytes, world_size, alpha, beta):
+    return 2 * (world_size - 1) * (alpha + num_bytes * beta)
+
+
+def seconds_with_one_alpha(num_bytes, world_size, alpha, beta):
+    return alpha + 2 * (world_size - 1) / world_size * num_bytes * beta
+
+
+def seconds_divided_by_beta(num_bytes, world_size, alpha, beta):
+    return 2 * (world_size - 1) * (alpha + num_bytes / world_size / beta)
+
+
 RIGHT = [
     ("collectives.ring_reduce_scatter", scatter_to_the_left),
     ("collectives.ring_all_gather", ring_all_gather),
@@ -181,7 +201,7 @@ WRONG = [
     ("collectives.ring_reduce_scatter", scatter_from_piece(-1, steps_less=1), "It takes 3 steps"),
     ("collectives.ring_reduce_scatter", scatter_from_piece(-1, add=False), "must be added"),
     ("collectives.ring_reduce_scatter", scatter_from_piece(-1, send_own=True), "Pass on the sum"),
-    ("collectives.ring_reduce_scatter", lambda tensor: ring_all_reduce(tensor), "That is the whole sum"),
+    ("collectives.ring_reduce_scatter", scatter_of_the_whole_sum, "That is the whole sum"),
     ("collectives.ring_reduce_scatter", scatter_at_the_root, "Everything passes rank 0"),
     ("collectives.ring_reduce_scatter", scatter_by_the_library, "That is the library's"),
     ("collectives.ring_reduce_scatter", scatter_with_whole_tensors, "Whole tensors travel"),
@@ -209,8 +229,8 @@ WRONG = [
     ("collectives.ring_all_reduce", reduce_to_the_mean, "That is the mean"),
     ("collectives.ring_all_reduce", reduce_without_the_gather, "A second one, the all-gather"),
     ("collectives.ring_all_reduce", reduce_in_place, "returns None"),
-    ("collectives.all_reduce_seconds", lambda b, n, alpha, beta: (n - 1) * (alpha + b / n * beta), "one trip"),
-    ("collectives.all_reduce_seconds", lambda b, n, alpha, beta: 2 * (n - 1) * (alpha + b * beta), "one piece"),
-    ("collectives.all_reduce_seconds", lambda b, n, alpha, beta: alpha + 2 * (n - 1) / n * b * beta, "each pays alpha"),
-    ("collectives.all_reduce_seconds", lambda b, n, a, beta: 2 * (n - 1) * (a + b / n / beta), "it multiplies"),
+    ("collectives.all_reduce_seconds", seconds_of_one_trip, "one trip"),
+    ("collectives.all_reduce_seconds", seconds_of_whole_tensors, "one piece"),
+    ("collectives.all_reduce_seconds", seconds_with_one_alpha, "each pays alpha"),
+    ("collectives.all_reduce_seconds", seconds_divided_by_beta, "it multiplies"),
 ]

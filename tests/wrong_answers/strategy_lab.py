@@ -100,7 +100,7 @@ WRONG = [
     ("strategy_lab.largest_model", deepest_with_the_cap_in_mib, "look at the fullest one"),
     ("strategy_lab.largest_model", deepest_of_zero1, "leaves most room"),
     ("strategy_lab.largest_model", deepest_with_one_cap_for_all, "Search upwards"),
-    ("strategy_lab.largest_model", deepest_and_wider, "num_layers=n"),
+    ("strategy_lab.largest_model", deepest_and_wider, "its layers alone"),
     ("strategy_lab.same_loss", same_on_four, "number of ranks"),
     ("strategy_lab.same_loss", same_with_the_batch_halved, "samples of all ranks together"),
     ("strategy_lab.same_loss", same_with_another_learning_rate, "learning_rate"),
