@@ -59,6 +59,11 @@ def states_with_averages_in_bf16(num_params, precision, optimizer):
     return {**states(num_params, precision, optimizer), "optimizer": averages * WIDTH[precision] * num_params}
 
 
+def states_with_8_bytes_for_any_optimizer(num_params, precision, optimizer):
+    found = states(num_params, precision, optimizer)
+    return {**found, "optimizer": 8 * num_params, "master_weights": 0}
+
+
 def states_in_one_number(num_params, precision, optimizer):
     return sum(states(num_params, precision, optimizer).values())
 
@@ -113,6 +118,11 @@ def by_rank_with_ddp_divided(strategy, world_size, sizes, batch_size):
     return by_rank("zero3", world_size, sizes, batch_size)
 
 
+def by_rank_with_everything_cut(strategy, world_size, sizes, batch_size):
+    part = sum(sizes) // (1 if strategy == "ddp" else world_size)
+    return dict(parameters=2 * part, gradients=2 * part, optimizer=8 * part, master_weights=4 * part)
+
+
 def by_rank_with_the_batch_in_adam(strategy, world_size, sizes, batch_size):
     found = by_rank(strategy, world_size, sizes, batch_size)
     return {**found, "optimizer": batch_size * found["optimizer"]}
@@ -164,6 +174,7 @@ WRONG = [
     ("memory_math.state_bytes", states_with_adam_as_8_bytes, "12 bytes a parameter, not 8"),
     ("memory_math.state_bytes", states_without_gradients, "gradients are missing"),
     ("memory_math.state_bytes", states_with_averages_in_bf16, "averages stay in fp32"),
+    ("memory_math.state_bytes", states_with_8_bytes_for_any_optimizer, "Not every optimizer keeps Adam's 8 bytes"),
     ("memory_math.state_bytes", states_in_one_number, "what is asked for is a dict"),
     ("memory_math.activation_bytes", kept_for_one_sample, "Every sample keeps activations"),
     ("memory_math.activation_bytes", kept_with_scores, "No seq x seq matrix"),
@@ -172,6 +183,7 @@ WRONG = [
     ("memory_math.per_rank_bytes", by_rank_divided_before_padding, "You divide before you pad"),
     ("memory_math.per_rank_bytes", by_rank_padded_once, "round up tensor by tensor"),
     ("memory_math.per_rank_bytes", by_rank_with_ddp_divided, "divides the batch, not the states"),
+    ("memory_math.per_rank_bytes", by_rank_with_everything_cut, "Only zero3 cuts everything"),
     ("memory_math.per_rank_bytes", by_rank_with_the_batch_in_adam, "the batch is not in the optimizer state"),
     ("memory_math.per_rank_bytes", by_rank_without_gradients, "gradients are missing"),
     ("memory_math.fewest_ranks", fewest_in_gb, "GB and GiB"),

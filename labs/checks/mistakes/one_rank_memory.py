@@ -91,6 +91,11 @@ def _masters_inside(num_params, precision, optimizer):
 
 STATE_BYTES = (
     (
+        _states(optimizer=_wide(8), master_weights=_nothing),
+        "Two mistakes. Not every optimizer keeps Adam's 8 bytes: look at momentum's one average, at the width in bf16. "
+        "And mixed precision has an fp32 master copy beside the averages.",
+    ),
+    (
         _states(master_weights=_nothing),
         "In mixed precision the optimizer's side is 12 bytes a parameter, not 8: beside "
         "Adam's two averages there is an fp32 master copy, since small updates vanish in bf16.",

@@ -7,6 +7,10 @@ from labs.units import GB, GiB
 
 STATES = tuple(right.MIXED_ADAMW)
 PER_RANK_OTHERWISE = "Compare state by state: does this strategy cut it, and how many elements has your part?"
+EVERYTHING_CUT = (
+    "Only zero3 cuts everything. zero1 leaves gradients and parameters whole on every rank, zero2 the parameters. "
+    "Then mind the padding: tensor by tensor, rounded up."
+)
 FEWEST_OTHERWISE = "Ask your per_rank_bytes for the expected number of ranks, and for one rank fewer."
 
 
@@ -37,6 +41,13 @@ def _sum_rounded_up(sizes, world_size):
     return -(-sum(sizes) // world_size)
 
 
+def _sum_rounded_down(sizes, world_size):
+    return sum(sizes) // world_size
+
+
+ANY_ROUNDING = (_rounded_up, _rounded_down, _sum_rounded_up, _sum_rounded_down)
+
+
 def _bytes_rounded_up(strategy, world_size, sizes, batch_size):
     return {
         state: sum(-(-width * size // (world_size if state in right.CUT[strategy] else 1)) for size in sizes)
@@ -49,15 +60,24 @@ def _one_less(strategy):
     return right.CUT[stages[max(0, stages.index(strategy) - 1)]]
 
 
+def _all_but_ddp(strategy):
+    return () if strategy == "ddp" else STATES
+
+
 def _without_masters(strategy):
     return tuple(state for state in right.CUT[strategy] if state != "master_weights")
 
 
 PER_RANK_BYTES = (
+    *((_ranks(part=part, cut=_all_but_ddp), EVERYTHING_CUT) for part in ANY_ROUNDING),
     (
         _ranks(part=_rounded_down),
         "You divide before you pad: // drops the rest. 7 elements on 4 ranks take parts of 2, "
         "one of them padded; round up.",
+    ),
+    (
+        _ranks(part=_sum_rounded_down),
+        "You divide before you pad, and all tensors at once: each is cut by itself, its part rounded up. Then add.",
     ),
     (
         _ranks(part=_sum_rounded_up),
