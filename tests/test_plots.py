@@ -1,6 +1,7 @@
 """Laws of the pictures and of their text twins: what they show is what the records say."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 
@@ -136,6 +137,12 @@ def test_every_table_reads_aligned_as_text_and_labelled_as_html(table):
 
 def test_the_table_of_memory_states_the_difference_in_bytes():
     assert all("+1,234 B" in row for row in plots.table_memory(fake_result(world_size=2)).rows)
+
+
+def test_a_narrow_page_parts_no_number_from_its_unit():
+    page = plots.table_memory(fake_result(world_size=2))._repr_html_()
+    breakable = re.sub(r'<span style="white-space:nowrap">[^<]*</span>', "", page)
+    assert re.search(r"\d [KMG]iB", page) and not re.search(r"\d [KMG]iB|rank \d", breakable)
 
 
 def test_names_in_html_tables_are_escaped():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from html import escape
 
@@ -48,8 +49,16 @@ def _html_row(row: tuple[str, ...]) -> str:
 def _html_cell(tag: str, text: str, index: int, scope: str = "") -> str:
     """Write one cell; styles stand in it because a notebook page keeps no style sheet of ours."""
     side = "right" if index else "left"
+    style = f"text-align:{side};padding:2px 10px;border-top:1px solid #ddd"
+    body = escape(text) if scope == "col" else _unbroken(text)
     scope = f'scope="{scope}" ' if scope else ""
-    return f'<{tag} {scope}style="text-align:{side};padding:2px 10px;border-top:1px solid #ddd">{escape(text)}</{tag}>'
+    return f'<{tag} {scope}style="{style}">{body}</{tag}>'
+
+
+def _unbroken(text: str) -> str:
+    """Keep a number with its unit on one line: where the page is narrow, a cell breaks after "/" and "," alone."""
+    parts = [f'<span style="white-space:nowrap">{escape(part)}</span>' for part in re.split(r"(?<=[/,]) ", text)]
+    return " ".join(parts)
 
 
 def table_memory(run) -> Table:
