@@ -13,6 +13,8 @@ from pathlib import Path
 PREFIX = "labs-"
 SERVER_VARIABLE = "LABS_SERVER"  # tells the fork server, and nobody else, "pid of its owner:its folder"
 LOG_NAME, READY_NAME = "preload.log", "ready.json"  # what labs/preload.py writes there
+# The path of a socket may have 103 bytes on macOS and 107 on Linux; "/labs-12345678/listener-12345678" takes 32.
+_MOST_BYTES = 70
 _GRACE_SECONDS = 60.0  # another process may be between making its folder and locking it
 _locks: list[int | None] = []  # open descriptors: a lock lives as long as its process
 
@@ -20,6 +22,8 @@ _locks: list[int | None] = []  # open descriptors: a lock lives as long as its p
 def private_folder() -> Path:
     """Make a folder that only this user may enter, and first remove the folders of processes that were killed."""
     place = Path(tempfile.gettempdir())
+    if len(os.fsencode(place)) > _MOST_BYTES:
+        place = Path("/tmp")
     remove_ownerless(place)
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
     _locks.append(_lock(folder))

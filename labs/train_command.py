@@ -136,7 +136,7 @@ def main(arguments: list[str]) -> int:
         if os.environ.get("TORCHELASTIC_RUN_ID"):  # one of many processes that torchrun started
             return _train_under_torchrun(given)
         return _train_here(given)
-    except (ConfigError, OSError, json.JSONDecodeError) as problem:
+    except (ConfigError, OSError) as problem:
         print(f"python -m labs train: {problem}", file=sys.stderr)
         return 2
 
@@ -215,6 +215,19 @@ def _check_format(path: Path) -> None:
 
 
 def _report(given: argparse.Namespace, result: RunResult) -> int:
+    """Write what was asked for; return 0, or 1 where the run is done but its files or its reader are gone."""
+    try:
+        _write(given, result)
+        sys.stdout.flush()
+        return 0
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as problem:
+        print(f"python -m labs train: the run is done, but cannot be written: {problem}", file=sys.stderr)
+    return 1
+
+
+def _write(given: argparse.Namespace, result: RunResult) -> None:
     options = vars(given)
     if "save" in options:
         result.save(options["save"])
@@ -228,7 +241,6 @@ def _report(given: argparse.Namespace, result: RunResult) -> int:
         from labs.plots import describe_run
 
         print(describe_run(result))
-    return 0
 
 
 class _progress:
@@ -238,7 +250,8 @@ class _progress:
         from tqdm import tqdm
 
         text = f"{config.strategy} on {config.world_size}"
-        self._bar = tqdm(total=config.steps, desc=text, unit="step", disable=None, leave=False)
+        is_disabled = True if sys.stderr is None else None  # None: let tqdm see whether it is a terminal
+        self._bar = tqdm(total=config.steps, desc=text, unit="step", disable=is_disabled, leave=False)
 
     def __enter__(self):
         return self.show

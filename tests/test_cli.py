@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from fake_runs import fake_result
 
 from labs.__main__ import main
 from labs.config import ModelTrainingConfig
 from labs.records import STATES, RunResult
+from labs.train_command import _progress, _report, build_parser, read_config
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -105,8 +107,6 @@ def test_a_bad_value_is_answered_in_one_sentence_and_status_2(options, capsys):
 
 
 def test_a_config_file_is_changed_by_options(tmp_path):
-    from labs.train_command import build_parser, read_config
-
     path = tmp_path / "run.json"
     saved = ModelTrainingConfig(strategy="zero3", world_size=4, model={"num_layers": 3}, steps=7)
     path.write_text(saved.model_dump_json())
@@ -125,8 +125,6 @@ def test_a_config_file_is_changed_by_options(tmp_path):
     ],
 )
 def test_options_keep_what_they_do_not_name_of_the_model_in_a_config_file(tmp_path, saved, options, expected):
-    from labs.train_command import build_parser, read_config
-
     fresh = ModelTrainingConfig(data=saved["data"])
     saved = fresh.replace(model=fresh.model.replace(num_layers=saved["model"]))
     (tmp_path / "run.json").write_text(saved.model_dump_json())
@@ -147,6 +145,25 @@ def test_a_person_gets_a_table_and_a_picture(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "sockets" in printed and "baseline" in printed and "{" not in printed
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("options", [["--json"], []])
+@pytest.mark.parametrize(("place", "words"), [("a pipe", ""), ("/dev/full", "the run is done, but cannot be written")])
+def test_a_run_that_nobody_can_read_ends_with_status_1_and_no_traceback(options, place, words, capsys, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    given = build_parser().parse_args(options)
+    with open(writer if place == "a pipe" else place, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        assert _report(given, fake_result(steps=2)) == 1
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())  # what is left in its buffer
+    assert words in capsys.readouterr().err
+
+
+def test_a_run_starts_without_a_place_for_its_progress(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    with _progress(ModelTrainingConfig()) as show:
+        show(0, fake_result(steps=1).steps[0])
 
 
 def free_port():

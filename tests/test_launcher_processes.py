@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -297,6 +299,16 @@ def test_a_fork_server_that_was_killed_is_replaced_by_the_next_run():
     os.kill(pid, signal.SIGKILL)
     assert becomes_true(lambda: not is_running(pid))
     assert labs.launch(len, "four") == [4, 4]
+
+
+def test_a_folder_leaves_room_for_the_path_of_a_socket_however_long_tmpdir_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 150)))
+    folder = folders.private_folder()
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(folder / "listener-12345678"))
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_a_folder_whose_owner_was_killed_is_removed_and_others_are_kept(tmp_path, monkeypatch):
