@@ -12,7 +12,7 @@ FLOORS = {
     0: "units errors spec config records named_models",
     1: "widths activations memory traffic schedule ds_layout ds_schedule ds_trace"
     " footprint step_traffic ds_estimator scenario fit",
-    2: "workload data measure recorder wire collectives",
+    2: "workload data measure recorder wire collectives timeline",
     3: "strategies",
     4: "train observe rank launcher forkserver preload supervisor channel failures hang pickling job folders notice",
     5: "plots widgets checks panel progress progress_file predictions lessons doctor bench train_command __main__",

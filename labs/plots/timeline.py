@@ -1,0 +1,150 @@
+"""Swimlanes: what each rank computes and communicates over one step, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from labs.plots.style import FAINT, INK, Picture, clean, headline
+from labs.plots.tables import Table
+from labs.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:  # a plot imports no torch
+    from labs.timeline import RankTimeline
+
+# (colour, hatch, edge); the hatches tell them apart in print
+_LOOKS = {
+    "forward": ("#56B4E9", "", "white"),
+    "backward": ("#0072B2", "", "white"),
+    "optimizer": ("#009E73", "xxx", "white"),
+    "wait": ("white", "....", "#999999"),
+    "collective": ("#E69F00", "////", "#7A5200"),
+}
+_ROW, _HEAD, _FOOT = 0.62, 0.62, 0.16  # inches: of a rank, above its panel, below it
+
+
+def plot_timelines(runs: Mapping[str, Sequence[RankTimeline]]) -> Picture:
+    """Draw {name: timelines of all ranks} below each other on one axis of time, two lanes a rank.
+
+    Above is what the rank computes, below are its collectives, from when gloo takes one up until it is done. A small
+    mark stands where a gradient becomes ready. Raises ValueError when there is nothing to draw.
+    """
+    if not runs or not all(runs.values()):
+        raise ValueError("plot_timelines needs {name: [timeline of rank 0, ...]}, at least one with a rank")
+    heights = [_HEAD + _ROW * len(timelines) + _FOOT for timelines in runs.values()]
+    picture = Picture(11, sum(heights) + 0.85)
+    width, height = picture.get_size_inches()
+    longest = max(_end_ns(timelines) - _begin_ns(timelines) for timelines in runs.values()) / 1e6
+    top = height - 0.35
+    for index, (name, timelines) in enumerate(runs.items()):
+        top -= heights[index]
+        box = (0, top / height, 1, heights[index] / height)
+        axes = picture.panel(box, left=0.75, right=0.25, top=_HEAD, bottom=_FOOT)
+        _draw_run(axes, timelines, longest)
+        headline(axes, f"{name}: {_overlap_words(timelines)}", _calls_words(timelines))
+        is_last = index == len(runs) - 1
+        axes.tick_params(labelbottom=is_last)
+        axes.set_xlabel("milliseconds since the first rank began the step" if is_last else "", fontsize=9, color=INK)
+    _legend(picture)
+    return picture
+
+
+def _draw_run(axes: Axes, timelines: Sequence[RankTimeline], longest: float) -> None:
+    zero = _begin_ns(timelines)
+
+    def bar(begin_ns: int, end_ns: int, lane: float, what: str, tall: float = 0.38) -> None:
+        color, hatch, edge = _LOOKS[what]
+        axes.barh(
+            lane, (end_ns - begin_ns) / 1e6, tall, (begin_ns - zero) / 1e6, facecolor=color, hatch=hatch,
+            edgecolor=edge, linewidth=0.4,
+        )  # fmt: skip
+
+    for place, timeline in enumerate(timelines):
+        for span in sorted(timeline.spans, key=lambda span: span.name == "wait"):
+            bar(span.begin_ns, span.end_ns, place - 0.2, span.name)
+        for transfer in timeline.transfers:
+            if transfer.end_ns is not None:
+                bar(transfer.begin_ns, transfer.end_ns, place + 0.2, "collective", 0.3)
+        ready = [(gradient.at_ns - zero) / 1e6 for gradient in timeline.gradients]
+        axes.vlines(ready, place - 0.47, place - 0.39, color=INK, linewidth=0.6)
+    axes.set_yticks(range(len(timelines)), [f"rank {timeline.rank}" for timeline in timelines])
+    axes.set_ylim(len(timelines) - 0.45, -0.6)
+    axes.set_xlim(0, longest * 1.01)
+    clean(axes, "", "", grid="x")
+    axes.tick_params(axis="y", length=0)
+
+
+def _legend(picture: Picture) -> None:
+    names = ("forward", "backward", "optimizer", "wait", "collective")
+    patches = [
+        Patch(facecolor=color, hatch=hatch, edgecolor=edge if edge != "white" else color, label=name)
+        for name, (color, hatch, edge) in ((name, _LOOKS[name]) for name in names)
+    ]
+    picture.legend(
+        handles=patches, loc="upper left", bbox_to_anchor=(0.06, 1.0), ncols=5, frameon=False, fontsize=8.5,
+        handlelength=1.6, columnspacing=1.4,
+    )  # fmt: skip
+    note = "measured; a mark above backward: a gradient is ready"
+    x, y = 0.975, 1 - 0.115 / picture.get_size_inches()[1]
+    picture.text(x, y, note, ha="right", va="top", fontsize=8.5, color=FAINT)
+
+
+def _overlap_words(timelines: Sequence[RankTimeline]) -> str:
+    shares = [t.overlapped_share for t in timelines if t.overlapped_share is not None]
+    if not shares:
+        return "no communication was timed"
+    percent = " and ".join(f"{100 * share:.0f} %" for share in shares)
+    return f"{percent} of the communication overlapped" if len(shares) > 1 else f"{percent} overlapped"
+
+
+def _calls_words(timelines: Sequence[RankTimeline]) -> str:
+    calls = timelines[0].transfers
+    if not calls:
+        return "no collectives"
+    first, gradients = calls[0], sum(g.micro_batch == calls[0].micro_batch for g in timelines[0].gradients)
+    total = format_bytes(sum(call.size_bytes for call in calls))
+    number = f"{len(calls)} collective{'s' if len(calls) > 1 else ''}, {total}"
+    return f"{number}; the first is issued when {first.num_ready} of {gradients} gradients are ready"
+
+
+def table_timelines(runs: Mapping[str, Sequence[RankTimeline]]) -> Table:
+    """List for each run and rank what the swimlanes show: calls, bytes, first call, communication, overlap."""
+    rows = [
+        (
+            name,
+            str(timeline.rank),
+            str(len(timeline.transfers)),
+            format_bytes(sum(transfer.size_bytes for transfer in timeline.transfers)),
+            _first_call(timeline),
+            format_seconds(timeline.communicating_seconds),
+            "-" if timeline.overlapped_share is None else f"{100 * timeline.overlapped_share:.0f} %",
+        )
+        for name, timelines in runs.items()
+        for timeline in timelines
+    ]
+    columns = ("run", "rank", "calls", "bytes", "gradients ready at the first call", "communicating", "overlapped")
+    return Table("One step of each rank, measured", columns, tuple(rows))
+
+
+def _first_call(timeline: RankTimeline) -> str:
+    if not timeline.transfers:
+        return "-"
+    first = timeline.transfers[0]
+    return f"{first.num_ready} of {sum(g.micro_batch == first.micro_batch for g in timeline.gradients)}"
+
+
+def _begin_ns(timelines: Sequence[RankTimeline]) -> int:
+    return min(_moments(timelines))
+
+
+def _end_ns(timelines: Sequence[RankTimeline]) -> int:
+    return max(_moments(timelines))
+
+
+def _moments(timelines: Sequence[RankTimeline]) -> list[int]:
+    found = [edge for t in timelines for span in t.spans for edge in (span.begin_ns, span.end_ns)]
+    found += [x.end_ns for t in timelines for x in t.transfers if x.end_ns is not None]
+    return found or [0]
