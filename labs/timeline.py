@@ -88,6 +88,7 @@ class RankTimeline:
 class TimelineRecorder:
     """Records this rank inside `with recorder:`; afterwards `recorder.timeline` holds what was seen.
 
+    Every rank of the group enters, and they begin together: entering waits for all (no collective is recorded for it).
     Build it before anything else hooks into the model, so that a gradient is noted as ready before what it sets off.
     Backward runs from the gradient of the model's output (one tensor) to the last gradient of a parameter. With
     `times_transfers` torch's profiler also tells when gloo carried each collective out; that slows the step down.
@@ -114,6 +115,8 @@ class TimelineRecorder:
         self._profile = profile(activities=[ProfilerActivity.CPU], acc_events=True) if self._times_transfers else None
         if self._profile:
             self._profile.start()
+        dist.barrier()  # after the profiler, which takes its time to start
+        if self._profile:
             with record_function(_ZERO):
                 self._zero_ns = time.time_ns()
         self._calls.start()
@@ -192,7 +195,7 @@ class TimelineRecorder:
         """Return when gloo began and ended each collective; it takes them up in the order of issue."""
         events = self._profile.events()
         zero = next(event.time_range.start for event in events if event.name == _ZERO)  # microseconds
-        ranges = [event.time_range for event in events if event.name.startswith(_RUNS)]
+        ranges = [e.time_range for e in events if e.name.startswith(_RUNS) and e.time_range.start > zero]
         scale = [tuple(self._zero_ns + round(1e3 * (t - zero)) for t in (r.start, r.end)) for r in ranges]
         return sorted(scale)
 
