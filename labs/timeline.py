@@ -16,6 +16,7 @@ from labs.recorder import CollectiveRecord, Recorder
 
 _ZERO = "labs.timeline zero"
 _RUNS = "gloo:"  # how torch's profiler (2.13) names a collective while gloo's own thread carries it out
+_MESSAGES = ("gloo:send", "gloo:recv", "gloo:recvAnySource")  # not collectives
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,6 @@ class RankTimeline:
     spans: tuple[Span, ...]
     gradients: tuple[GradientReady, ...]
     transfers: tuple[Transfer, ...]
-
-    @property
-    def sent_sizes_bytes(self) -> tuple[int, ...]:
-        return tuple(transfer.size_bytes for transfer in self.transfers)
 
     @property
     def communicating_seconds(self) -> float:
@@ -132,7 +129,9 @@ class TimelineRecorder:
         if self._profile:
             self._profile.stop()
         runs = self._runs() if self._profile else []
-        transfers = tuple(self._transfer(call, runs[i] if i < len(runs) else None) for i, call in enumerate(calls))
+        if len(runs) != len(calls):  # not every call was seen by both, so no pair is sure
+            runs = [None] * len(calls)
+        transfers = tuple(map(self._transfer, calls, runs))
         spans = tuple(sorted([*self._spans(), *self._waits], key=lambda span: span.begin_ns))
         self.timeline = RankTimeline(dist.get_rank(), spans, tuple(self._gradients), transfers)
 
@@ -194,10 +193,16 @@ class TimelineRecorder:
     def _runs(self) -> list[tuple[int, int]]:
         """Return when gloo began and ended each collective; it takes them up in the order of issue."""
         events = self._profile.events()
-        zero = next(event.time_range.start for event in events if event.name == _ZERO)  # microseconds
-        ranges = [e.time_range for e in events if e.name.startswith(_RUNS) and e.time_range.start > zero]
-        scale = [tuple(self._zero_ns + round(1e3 * (t - zero)) for t in (r.start, r.end)) for r in ranges]
-        return sorted(scale)
+        zero_us = next(event.time_range.start for event in events if event.name == _ZERO)
+        runs = [
+            event.time_range
+            for event in events
+            if event.name.startswith(_RUNS) and event.name not in _MESSAGES and event.time_range.start > zero_us
+        ]
+        return sorted((self._ns(run.start - zero_us), self._ns(run.end - zero_us)) for run in runs)
+
+    def _ns(self, microseconds: float) -> int:
+        return self._zero_ns + round(1000 * microseconds)
 
 
 Interval = tuple[int, int]

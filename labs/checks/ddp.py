@@ -109,9 +109,9 @@ def judge_launch_when_ready(answer) -> Verdict:
         with tempfile.TemporaryDirectory() as folder:
             replicas = _on_replicas("launched", answer, folder)
     except RankFailed as error:
-        if "'NoneType' object has no attribute 'flatten'" not in error.traceback:
-            raise
-        return failed(f"A hook raised an error.\n{learners_lines(error.traceback)}", overlap.NOT_READY)
+        if hint := overlap.hook_hint(error.traceback):
+            return failed(f"A hook raised an error.\n{learners_lines(error.traceback)}", hint)
+        raise
     verdict = (
         overlap.of_launched_gradients(replicas)
         or overlap.of_launching(replicas, _bucket_names())

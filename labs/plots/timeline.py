@@ -23,11 +23,11 @@ _LOOKS = {
     "wait": ("white", "....", "#999999"),
     "collective": ("#E69F00", "////", "#7A5200"),
 }
-_ROW, _HEAD, _FOOT = 0.62, 0.62, 0.16  # inches: of a rank, above its panel, below it
+_ROW, _HEAD, _FOOT = 0.62, 0.66, 0.3  # inches: of a rank, above its panel, below it
 
 
 def plot_timelines(runs: Mapping[str, Sequence[RankTimeline]]) -> Picture:
-    """Draw {name: timelines of all ranks} below each other on one axis of time, two lanes a rank.
+    """Draw {name: timelines of all ranks} below each other, two lanes a rank, each run on an axis of its own.
 
     Above is what the rank computes, below are its collectives, from when gloo takes one up until it is done. A small
     mark stands where a gradient becomes ready. Raises ValueError when there is nothing to draw.
@@ -35,24 +35,21 @@ def plot_timelines(runs: Mapping[str, Sequence[RankTimeline]]) -> Picture:
     if not runs or not all(runs.values()):
         raise ValueError("plot_timelines needs {name: [timeline of rank 0, ...]}, at least one with a rank")
     heights = [_HEAD + _ROW * len(timelines) + _FOOT for timelines in runs.values()]
-    picture = Picture(11, sum(heights) + 0.85)
+    picture = Picture(11, sum(heights) + 0.6)
     width, height = picture.get_size_inches()
-    longest = max(_end_ns(timelines) - _begin_ns(timelines) for timelines in runs.values()) / 1e6
     top = height - 0.35
     for index, (name, timelines) in enumerate(runs.items()):
         top -= heights[index]
         box = (0, top / height, 1, heights[index] / height)
         axes = picture.panel(box, left=0.75, right=0.25, top=_HEAD, bottom=_FOOT)
-        _draw_run(axes, timelines, longest)
+        _draw_run(axes, timelines)
         headline(axes, f"{name}: {_overlap_words(timelines)}", _calls_words(timelines))
-        is_last = index == len(runs) - 1
-        axes.tick_params(labelbottom=is_last)
-        axes.set_xlabel("milliseconds since the first rank began the step" if is_last else "", fontsize=9, color=INK)
+    axes.set_xlabel("milliseconds since the first rank began the step", fontsize=9, color=INK)
     _legend(picture)
     return picture
 
 
-def _draw_run(axes: Axes, timelines: Sequence[RankTimeline], longest: float) -> None:
+def _draw_run(axes: Axes, timelines: Sequence[RankTimeline]) -> None:
     zero = _begin_ns(timelines)
 
     def bar(begin_ns: int, end_ns: int, lane: float, what: str, tall: float = 0.38) -> None:
@@ -72,7 +69,7 @@ def _draw_run(axes: Axes, timelines: Sequence[RankTimeline], longest: float) -> 
         axes.vlines(ready, place - 0.47, place - 0.39, color=INK, linewidth=0.6)
     axes.set_yticks(range(len(timelines)), [f"rank {timeline.rank}" for timeline in timelines])
     axes.set_ylim(len(timelines) - 0.45, -0.6)
-    axes.set_xlim(0, longest * 1.01)
+    axes.set_xlim(0, (_end_ns(timelines) - zero) / 1e6 * 1.01)
     clean(axes, "", "", grid="x")
     axes.tick_params(axis="y", length=0)
 

@@ -10,6 +10,7 @@ from learners_buckets import (
     launch_by_names,
     launch_each,
     launch_later,
+    launch_with_a_hook_of_nothing,
     never,
     plan,
     plan_forward,
@@ -79,6 +80,11 @@ def start_by_zero_and_sum(model):
 def start_twice(model):
     start_equal(model)
     start_equal(model)
+
+
+def start_outside_no_grad(model):
+    for tensor in (*model.parameters(), *model.buffers()):
+        dist.broadcast(tensor, src=0)
 
 
 def start_from_state(model):
@@ -192,6 +198,7 @@ def flat_summed(model):
 
 RIGHT = [
     ("ddp.start_equal", start_from_state),
+    ("ddp.start_equal", start_outside_no_grad),
     ("ddp.naive", lambda model: average(model)),
     ("ddp.plan_buckets", plan()),
     ("ddp.launch_when_ready", launch_by_names),
@@ -246,6 +253,7 @@ WRONG = [
     ("ddp.launch_when_ready", launch(never), "nothing was averaged"),
     ("ddp.launch_when_ready", launch_before_the_gradient, "register_post_accumulate_grad_hook"),
     ("ddp.launch_when_ready", launch(always), "wait until the last one"),
+    ("ddp.launch_when_ready", launch_with_a_hook_of_nothing, "def hook(parameter)"),
     ("ddp.train_step", step(active=always, finish="each"), "Only the sum is needed"),
     ("ddp.train_step", step(active=never), "needs sync.active"),
     ("ddp.train_step", step(active=lambda n, k: n == 0), "Let the last one communicate"),

@@ -19,10 +19,17 @@ def of_launched_gradients(replicas: Sequence) -> Verdict | None:
     return verdict
 
 
-NOT_READY = (
-    "Some gradient of the bucket is not there yet when you pack it. Hook every parameter of the bucket with "
-    "register_post_accumulate_grad_hook, and wait until the last one has been ready."
-)
+def hook_hint(traceback: str) -> str | None:
+    """The hint for an error inside a hook; None for one that is not known."""
+    last = traceback.strip().rpartition("\n")[2]
+    if "'NoneType' object has no attribute 'flatten'" in last:
+        return (
+            "Some gradient of the bucket is not there yet when you pack it. Hook every parameter of the bucket with "
+            "register_post_accumulate_grad_hook, and wait until the last one has been ready."
+        )
+    if "positional argument" in last:
+        return "Autograd calls the hook with the parameter, and with nothing else: def hook(parameter)."
+    return None
 
 
 def of_launching(replicas: Sequence, buckets: list[list[str]]) -> Verdict | None:
