@@ -170,3 +170,30 @@ def launch_with_a_hook_of_nothing(bucket, sync):
 
     for parameter in bucket:
         parameter.register_post_accumulate_grad_hook(ready)
+
+
+def launch_from_the_last_in_the_list(bucket, sync):
+    def ready(parameter):
+        if sync.active:
+            total = pack(bucket)
+            sync.in_flight.append((bucket, total, dist.all_reduce(total, async_op=True)))
+
+    bucket[-1].register_post_accumulate_grad_hook(ready)
+
+
+def launch_and_note_the_handle_alone(bucket, sync):
+    count = itertools.count(1)
+
+    def ready(parameter):
+        if next(count) % len(bucket) == 0 and sync.active:
+            sync.in_flight.append(dist.all_reduce(pack(bucket), async_op=True))
+
+    for parameter in bucket:
+        parameter.register_post_accumulate_grad_hook(ready)
+
+
+def step_of_one_backward(model, optimizer, micro_batches, sync):
+    optimizer.zero_grad()
+    (sum(model(*batch) for batch in micro_batches) / len(micro_batches)).backward()
+    sync.finish()
+    optimizer.step()

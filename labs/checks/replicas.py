@@ -144,8 +144,9 @@ def launched(launch_when_ready, folder: str) -> Replica:
     recorder = TimelineRecorder(model, times_transfers=False)
     sync, turn, waited = Bucketed.__new__(Bucketed), Turn(folder), []
     sync.active, sync.in_flight = True, []
-    for bucket in plan_buckets(model.parameters(), BUCKET_BYTES):
-        launch_when_ready(bucket, sync)
+    for turn_by, bucket in enumerate(plan_buckets(list(model.parameters()), BUCKET_BYTES)):
+        turn_by %= len(bucket)  # so that the one that is ready last stands in other places
+        launch_when_ready([*bucket[turn_by:], *bucket[:turn_by]], sync)
 
     def batches(step: int, rank: int) -> list:
         return [batch_of(step, rank, micro_batch) for micro_batch in range(1 + (step == NUM_STEPS - 1))]

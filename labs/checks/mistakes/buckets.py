@@ -27,6 +27,8 @@ def hook_hint(traceback: str) -> str | None:
             "Some gradient of the bucket is not there yet when you pack it. Hook every parameter of the bucket with "
             "register_post_accumulate_grad_hook, and wait until the last one has been ready."
         )
+    if "unpack" in last or "has no attribute 'wait'" in last:
+        return "finish() takes triples from sync.in_flight: append((bucket, total, handle)), in this order."
     if "positional argument" in last:
         return "Autograd calls the hook with the parameter, and with nothing else: def hook(parameter)."
     return None
@@ -92,6 +94,15 @@ def of_accumulation(replicas: Sequence, num_steps: int, num_micro_batches: int) 
             found = f"In {num_steps} calls of your function, the optimizer steps {len(replica.built)} times."
             hint = "One optimizer step for all micro-batches together, after the last one."
             return failed(found, hint, row("optimizer steps", num_steps, len(replica.built)))
+    for replica in replicas:
+        backwards = len({gradient.micro_batch for gradient in replica.timeline.gradients})
+        if backwards != num_steps * num_micro_batches:
+            found = f"Rank {replica.rank} makes {backwards} backward passes in {num_steps} steps."
+            hint = (
+                "Make a backward pass for each micro-batch, right after its forward. It frees the activations: that "
+                "is why a batch is cut into micro-batches at all."
+            )
+            return failed(found, hint, row("backward passes", num_steps * num_micro_batches, backwards))
     return _accumulated_gradients(replicas, num_micro_batches) or _quiet_micro_batches(replicas, num_micro_batches)
 
 
@@ -188,6 +199,10 @@ PLAN_BUCKETS = (
     (_planned(size_of=lambda p: 4 * p.numel()), "Not every element has 4 bytes: parameter.nbytes knows."),
     (_planned(resets=False), "Begin at 0 bytes with each new bucket."),
     (_planned(drops_last=True), "The last bucket is rarely full. It must travel all the same."),
+    (
+        lambda parameters, bucket_bytes: [[p for p in reversed(parameters) if p.requires_grad]],
+        "One bucket for everything is the flat version again: close it when it has reached bucket_bytes.",
+    ),
     (
         lambda parameters, bucket_bytes: [[p] for p in reversed(parameters) if p.requires_grad],
         "One parameter a bucket is the naive version again: fill a bucket up to bucket_bytes.",

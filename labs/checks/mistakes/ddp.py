@@ -53,6 +53,13 @@ def _start_hint(replicas, wrong: list[str], kinds: set[str]) -> str:
     return "dist.broadcast(tensor, src=0) fills the tensor that it is given. Is it the model's own, or a copy?"
 
 
+def none_hint(traceback: str) -> str | None:
+    """The hint for an error about a gradient that is not there; None for another error."""
+    if "NoneType" not in traceback.strip().rpartition("TypeError")[2].rpartition("AttributeError")[2]:
+        return None
+    return "A frozen parameter has no gradient, its grad is None. Leave out those parameters."
+
+
 def of_gradients(replicas: Sequence) -> Verdict | None:
     """Gradients of every step on every rank against the twin's; None when all are right."""
     for step in range(min(len(replica.built) for replica in replicas)):

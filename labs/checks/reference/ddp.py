@@ -70,7 +70,7 @@ class Bucketed:
 
     def __init__(self, model, bucket_bytes):
         self.active, self.in_flight = True, []
-        for bucket in plan_buckets(model.parameters(), bucket_bytes):
+        for bucket in plan_buckets(list(model.parameters()), bucket_bytes):
             launch_when_ready(bucket, self)
 
     def finish(self):
