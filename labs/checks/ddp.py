@@ -14,7 +14,7 @@ from labs.checks.verdict import Verdict, failed, passed, row
 from labs.failures import RankFailed
 
 WORLD_SIZE = 3  # a mean over two ranks is right by accident too often
-LIMIT_SECONDS = 20.0
+RANKS_LIMIT_SECONDS = 20.0
 
 
 def _on_replicas(harness: str, answer, *arguments) -> list:
@@ -22,7 +22,9 @@ def _on_replicas(harness: str, answer, *arguments) -> list:
     from labs.checks import replicas
     from labs.launcher import launch
 
-    return launch(getattr(replicas, harness), answer, *arguments, world_size=WORLD_SIZE, timeout_seconds=LIMIT_SECONDS)
+    return launch(
+        getattr(replicas, harness), answer, *arguments, world_size=WORLD_SIZE, timeout_seconds=RANKS_LIMIT_SECONDS
+    )
 
 
 def judge_start_equal(answer) -> Verdict:
@@ -66,7 +68,7 @@ def judge_plan_buckets(answer) -> Verdict:
     from labs.launcher import launch
 
     for plan in PLANS:
-        built = launch(_plan, answer, plan, world_size=1, timeout_seconds=LIMIT_SECONDS)[0]
+        built = launch(_plan, answer, plan, world_size=1, timeout_seconds=RANKS_LIMIT_SECONDS)[0]
         expected = _plan(right.plan_buckets, plan)
         if built != expected:
             return _plan_verdict(plan, expected, built)

@@ -23,7 +23,7 @@ SAMPLES = 2  # of one rank in one micro-batch
 NUM_STEPS, NUM_MICRO_BATCHES = 3, 3
 BUCKET_BYTES = 150  # four buckets
 LEARNING_RATE = 0.5
-PATIENCE = timedelta(seconds=4)
+PATIENCE = timedelta(seconds=3)
 Gradients = dict[str, torch.Tensor | None]
 
 

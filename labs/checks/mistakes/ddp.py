@@ -170,12 +170,12 @@ def _bytes_verdict(replica, step: int, calls, expected_bytes: int) -> Verdict | 
     if built == expected_bytes:
         return None
     found = f"The gradients are right. In step {step} other bytes travel than those of the trained parameters."
-    hint = (
-        "More than the gradients travels. Frozen parameters have none, a tied weight has one, and each element has "
-        "the 4 bytes of its own type."
-        if built > expected_bytes
-        else "Fewer bytes travel than the gradients have, so some carry less than they should."
-    )
+    if built == 2 * expected_bytes:
+        hint = "Each element travels with 8 bytes. Keep the type that the gradients have: 4 bytes are enough."
+    elif built > expected_bytes:
+        hint = "More than the gradients travels. Frozen parameters have none, and a tied weight has one."
+    else:
+        hint = "Fewer bytes travel than the gradients have, so some carry less than they should."
     return failed(found, hint, row("bytes of all calls in one step", expected_bytes, built))
 
 
