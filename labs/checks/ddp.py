@@ -9,7 +9,6 @@ from labs.checks.answer import learners_lines
 from labs.checks.exercise import Exercise
 from labs.checks.mistakes import buckets as overlap
 from labs.checks.mistakes import ddp as mistakes
-from labs.checks.reference import ddp as right
 from labs.checks.verdict import Verdict, failed, passed, row
 from labs.failures import RankFailed
 
@@ -65,6 +64,7 @@ PLANS = (
 
 
 def judge_plan_buckets(answer) -> Verdict:
+    from labs.checks.reference import ddp as right  # it imports torch, the board must not
     from labs.launcher import launch
 
     for plan in PLANS:
@@ -135,6 +135,7 @@ def judge_launch_when_ready(answer) -> Verdict:
 
 
 def _bucket_names() -> list[list[str]]:
+    from labs.checks.reference import ddp as right  # it imports torch, the board must not
     from labs.checks.replicas import BUCKET_BYTES, SmallModel
 
     model = SmallModel(seed=0)
