@@ -118,17 +118,18 @@ def _html_lesson(title: str, standings: tuple[Standing, ...]) -> str:
     rows = "".join(
         f"<tr style='background:none'>"
         f"<td style='{cell}; padding-left:1.2em'><code>{html.escape(s.exercise)}</code></td>"
-        f"<td style='{cell}; {_look(s)}'>{html.escape(s.words)}</td><td style='{cell}'>{s.attempts}</td></tr>"
+        f"<td style='{cell}'>{_html_words(s)}</td><td style='{cell}'>{s.attempts}</td></tr>"
         for s in standings
     )
     return head + rows
 
 
-def _look(standing: Standing) -> str:
-    """Colour and weight, beside the sign and the word."""
+def _html_words(standing: Standing) -> str:
+    """The sign in its colour; the word says the same without it."""
+    sign, _, words = standing.words.partition(" ")
     if standing.entry.best == "not attempted":
-        return "opacity:0.7"
-    return f"color:{COLORS[standing.entry.best]}; font-weight:bold"
+        return f"<span style='opacity:0.7'>{sign} {words}</span>"
+    return f"<b><span style='color:{COLORS[standing.entry.best]}'>{sign}</span> {words}</b>"
 
 
 def main(arguments: list[str] | None = None) -> int:

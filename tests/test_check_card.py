@@ -181,6 +181,12 @@ def test_the_card_says_the_words_of_its_text_twin_and_escapes_them(verdict):
         assert line.expected in page and line.built in page and f"built:    {line.built}" in str(verdict)
 
 
+def test_what_mends_a_machine_is_not_called_a_hint():
+    verdict = blocked("No sockets.", "run the doctor")
+    assert "to mend: run the doctor" in str(verdict) and "<b>To mend</b>" in as_html(verdict)
+    assert "hint" not in str(verdict) + as_html(verdict)
+
+
 def test_of_two_dicts_the_parts_that_differ_are_set_side_by_side():
     line = row("f()", {"parameters": 1000, "optimizer": 8000}, {"parameters": 1000, "optimizer": 4000})
     assert (line.expected, line.built) == ("optimizer: 8,000", "optimizer: 4,000")

@@ -23,7 +23,7 @@ def as_text(verdict: Verdict) -> str:
         lines.append(f"  asked: {verdict.asked}")
     for row in verdict.rows:
         lines += [f"  {row.what}", f"    expected: {row.expected}", f"    built:    {row.built}"]
-    lines += [f"  hint: {verdict.hint}"] if verdict.hint else []
+    lines += [f"  {_name_of_hint(verdict).lower()}: {verdict.hint}"] if verdict.hint else []
     lines += [f"  note: {verdict.note}"] if verdict.note else []
     return "\n".join(lines)
 
@@ -42,11 +42,15 @@ def as_html(verdict: Verdict) -> str:
     if verdict.rows:
         parts.append(_table(verdict))
     if verdict.hint:
-        parts.append(f"<div style='margin-top:0.4em'><b>Hint</b> {_escaped(verdict.hint)}</div>")
+        parts.append(f"<div style='margin-top:0.4em'><b>{_name_of_hint(verdict)}</b> {_escaped(verdict.hint)}</div>")
     if verdict.note:
         parts.append(f"<div style='margin-top:0.4em; opacity:0.75'><b>Note</b> {_escaped(verdict.note)}</div>")
     style = f"border-left:5px solid {color}; padding:0.2em 0.9em; margin:0.3em 0; line-height:1.45; max-width:60em"
     return f"<div role='status' style='{style}'>{''.join(parts)}</div>"
+
+
+def _name_of_hint(verdict: Verdict) -> str:
+    return "To mend" if verdict.state == "blocked" else "Hint"
 
 
 def _found(text: str) -> str:
