@@ -117,7 +117,8 @@ def _html_lesson(title: str, standings: tuple[Standing, ...]) -> str:
     )
     rows = "".join(
         f"<tr style='background:none'>"
-        f"<td style='{cell}; padding-left:1.2em'><code>{html.escape(s.exercise)}</code></td>"
+        f"<td style='{cell}; padding-left:1.2em'>"
+        f"<code style='background:none; padding:0'>{html.escape(s.exercise)}</code></td>"
         f"<td style='{cell}'>{_html_words(s)}</td><td style='{cell}'>{s.attempts}</td></tr>"
         for s in standings
     )

@@ -33,7 +33,7 @@ def as_html(verdict: Verdict) -> str:
     color = COLORS[verdict.state]
     head = (
         f"<b><span style='color:{color}'>{SIGNS[verdict.state]}</span> {verdict.state}</b> "
-        f"<code style='background:none'>{html.escape(verdict.exercise)}</code>"
+        f"<code style='background:none; padding:0'>{html.escape(verdict.exercise)}</code>"
     )
     parts = [f"<div>{head}</div>"]
     if verdict.asked and verdict.state != "passed":
@@ -65,7 +65,7 @@ def _table(verdict: Verdict) -> str:
     head = "".join(f"<th scope='col' style='{cell}'>{name}</th>" for name in COLUMNS)
     rows = "".join(
         f"<tr style='background:none'>"
-        f"<td style='{cell}'><code style='background:none'>{html.escape(row.what)}</code></td>"
+        f"<td style='{cell}'><code style='background:none; padding:0'>{html.escape(row.what)}</code></td>"
         f"<td style='{cell}'>{_escaped(row.expected)}</td><td style='{cell}'>{_built(row)}</td></tr>"
         for row in verdict.rows
     )

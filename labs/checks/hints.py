@@ -34,7 +34,8 @@ class Hints:
             return f"<div>{html.escape(str(self))}</div>"
         parts = "".join(self._step(n) for n in range(len(self.steps)))
         style = "border-left:5px solid var(--jp-info-color1, #0277bd); padding:0.2em 0.9em; max-width:60em"
-        return f"<div style='{style}'><b>Hints</b> <code>{html.escape(self.exercise)}</code>{parts}</div>"
+        name = f"<code style='background:none; padding:0'>{html.escape(self.exercise)}</code>"
+        return f"<div style='{style}'><b>Hints</b> {name}{parts}</div>"
 
     def _step(self, n: int) -> str:
         summary = f"<summary style='cursor:pointer'>{n + 1} of {len(self.steps)}: {STEPS[n]}</summary>"
