@@ -23,6 +23,8 @@ _ROOMS = {
     "plot_run": "labs.plots",
     "plot_loss": "labs.plots",
     "plot_layer_norms": "labs.plots",
+    "plot_heat_map": "labs.plots",
+    "table_heat_map": "labs.plots",
     "plot_memory": "labs.plots",
     "plot_traffic": "labs.plots",
     "plot_comparison": "labs.plots",

@@ -1,6 +1,7 @@
 """Pure `records -> Figure`: nothing here keeps state, touches pyplot or imports torch."""
 
 from labs.plots.curves import plot_layer_norms, plot_loss
+from labs.plots.heat_map import plot_heat_map, table_heat_map
 from labs.plots.memory_bars import plot_memory
 from labs.plots.pages import plot_bytes, plot_comparison, plot_curves, plot_run
 from labs.plots.shard_map import plot_shard_map, table_shard_map
@@ -19,7 +20,8 @@ from labs.plots.view import RunView
 
 __all__ = [
     "STATE_COLORS", "STATE_HATCHES", "Picture", "RunView", "Table", "describe_run",
-    "plot_bytes", "plot_comparison", "plot_curves", "plot_layer_norms", "plot_loss",
+    "plot_bytes", "plot_comparison", "plot_curves", "plot_heat_map", "plot_layer_norms", "plot_loss",
     "plot_memory", "plot_run", "plot_shard_map", "plot_traffic",
-    "table_comparison", "table_layer_norms", "table_loss", "table_memory", "table_shard_map", "table_traffic",
+    "table_comparison", "table_heat_map", "table_layer_norms", "table_loss", "table_memory", "table_shard_map",
+    "table_traffic",
 ]  # fmt: skip

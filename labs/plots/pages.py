@@ -5,7 +5,8 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from labs.plots.curves import NORM_MARGINS, draw_layer_norms, draw_loss
+from labs.plots.curves import draw_layer_norms, draw_loss
+from labs.plots.heat_map import NORM_MARGINS
 from labs.plots.memory_bars import MEMORY_MARGINS, draw_memory
 from labs.plots.style import INK, STATE_COLORS, Picture, byte_unit, clean, headline, run_style
 from labs.plots.traffic_bars import draw_traffic
