@@ -10,7 +10,7 @@ import pytest
 LABS = Path(__file__).resolve().parent.parent / "labs"
 FLOORS = {
     0: "units errors spec config records named_models",
-    1: "widths activations memory traffic schedule ds_layout ds_schedule ds_trace"
+    1: "widths activations memory traffic schedule ds_layout ds_schedule"
     " footprint step_traffic ds_estimator scenario fit",
     2: "workload data measure recorder wire collectives timeline",
     3: "strategies",
