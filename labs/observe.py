@@ -7,7 +7,7 @@ seconds are left out of the step's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
@@ -15,14 +15,19 @@ import torch.distributed as dist
 from labs import memory, schedule, traffic
 from labs.config import ModelTrainingConfig
 from labs.measure import KeptActivations, PeakParameters, tensor_bytes
+from labs.moments import RankTimeline
 from labs.recorder import Recorder
-from labs.records import STATES, MemoryRecord, StateBytes, StepRecord, TrafficRecord
+from labs.records import STATES, MemoryRecord, StateBytes, StepRecord, TrafficRecord, timeline_step
 from labs.strategies.base import Engine
+from labs.timeline import TimelineRecorder
 from labs.wire import WaitClock, WireMeter, new_instrument_group
 
 
 class Observer:
-    """Watches one engine on one rank. Every rank makes the same calls in the same order; the last step is inspected."""
+    """Watches one engine on one rank. Every rank makes the same calls in the same order.
+
+    The last step is inspected, which slows it down, and so does the recording of a timeline, in the step before.
+    """
 
     def __init__(self, config: ModelTrainingConfig, engine: Engine):
         self.config, self.engine, self.rank = config, engine, dist.get_rank()
@@ -31,19 +36,21 @@ class Observer:
         self._layer_norms: dict[str, float] = {}
         self._measured: dict[str, int] = {}
         self._peak_bytes = 0
+        self._timeline = TimelineRecorder(instrument=self._group)
+        self._timeline.watch_gradients(engine.module)
         self._recorder.start()
         self._wire.start()
 
     @contextmanager
     def step(self, step: int) -> Iterator[None]:
-        """Time one training step; inspect the last one."""
+        """Time one training step; inspect the last one, record the one before."""
         self._inspecting = step + 1 == self.config.steps
         peak = PeakParameters(self.engine.module, self.engine.live_parameters) if self._inspecting else nullcontext()
         self._waited = self._elapsed = 0.0
-        self._clock.lap()
-        with peak:
+        with peak, self._timeline if step == timeline_step(self.config) else nullcontext():
+            self._clock.lap()
             yield
-        self._lap()
+            self._lap()
         self._recorder.step()
         if self._inspecting:
             self._peak_bytes = peak.peak_bytes
@@ -53,15 +60,24 @@ class Observer:
     def forward(self) -> Iterator[None]:
         """Stand around a forward pass: count what autograd keeps of it in the inspected step."""
         kept = KeptActivations(self._model_tensors) if self._inspecting else nullcontext()
-        with kept:
+        with kept, self._timeline.during("forward"):
             yield
         if self._inspecting:
             self._measured["activations"] = kept.kept_bytes
 
+    def backward(self) -> AbstractContextManager:
+        """Stand around a backward pass."""
+        return self._timeline.during("backward")
+
+    def optimizer(self) -> AbstractContextManager:
+        """Stand around clipping and update."""
+        return self._timeline.during("optimizer")
+
     def gradients_ready(self) -> None:
         """Stand between the last backward and the optimizer: gradient norms by layer, and bytes of gradients."""
         self._lap()
-        self._layer_norms = self.engine.layer_grad_norms(self._group.group)
+        with self._timeline.paused():
+            self._layer_norms = self.engine.layer_grad_norms(self._group.group)
         if self._inspecting:
             self._measured["gradients"] = tensor_bytes(self.engine.held()["gradients"])
         self._clock.lap()
@@ -105,6 +121,11 @@ class Observer:
         recording = self._recorder.stop()
         predicted, theory = traffic.predict(schedule.run_collectives(self.config, self.rank), self.rank)
         return TrafficRecord(sent, received, predicted, theory, recording.counts())
+
+    @property
+    def timeline(self) -> RankTimeline | None:
+        """What this rank did in the recorded step; None in a run too short to have one."""
+        return self._timeline.timeline
 
     def _model_tensors(self) -> list[torch.Tensor]:
         return [*self.engine.live_parameters(), *self.engine.module.buffers()]

@@ -9,6 +9,7 @@ from math import isfinite, nan
 from pathlib import Path
 
 from labs.config import ModelTrainingConfig
+from labs.moments import RankTimeline
 
 STATES = ("parameters", "gradients", "optimizer", "master_weights", "activations", "buffers")
 
@@ -75,6 +76,12 @@ class RankRecord:
     evals: tuple[EvalRecord, ...]
     memory: MemoryRecord
     traffic: TrafficRecord
+    timeline: RankTimeline | None = None
+
+
+def timeline_step(config: ModelTrainingConfig) -> int | None:
+    """Return the step (counted from 0) whose timeline is recorded: the last but one, never the first; else None."""
+    return config.steps - 2 if config.steps >= 3 else None
 
 
 @dataclass(frozen=True)
@@ -113,8 +120,8 @@ class RunResult:
 
     @property
     def steps_per_second(self) -> float:
-        """Steps over their seconds; without the first (warm-up) and the last (inspection) where there are three."""
-        counted = self.steps[1:-1] or self.steps
+        """Steps over their seconds; in four or more without the first (warm-up) and the two that are looked into."""
+        counted = self.steps[1:-2] or self.steps
         return len(counted) / sum(step.seconds for step in counted)
 
     def to_dict(self) -> dict:
@@ -181,4 +188,5 @@ def _rank_from_dict(data: dict) -> RankRecord:
             peak_parameters=StateBytes(**memory["peak_parameters"]),
         ),
         traffic=TrafficRecord(**data["traffic"]),
+        timeline=RankTimeline.from_dict(data["timeline"]) if data.get("timeline") else None,
     )

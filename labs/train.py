@@ -36,7 +36,7 @@ def train_rank(config: ModelTrainingConfig) -> RankRecord:
             evals.append(EvalRecord(step, evaluate(engine, dataset, observer), dataset.baseline_loss))
             emit(evals[-1])
     memory, traffic = observer.memory_record(), observer.traffic_record()
-    return RankRecord(rank, first_step_at, tuple(steps), tuple(evals), memory, traffic)
+    return RankRecord(rank, first_step_at, tuple(steps), tuple(evals), memory, traffic, observer.timeline)
 
 
 def training_device() -> torch.device:
@@ -53,11 +53,13 @@ def train_step(
         batch = dataset.train_batch(config, step, micro_step, rank)
         with observer.forward():
             loss = engine.forward_loss(batch)
-        engine.backward(loss)
+        with observer.backward():
+            engine.backward(loss)
         total += loss.item()
     observer.gradients_ready()
     engine.set_learning_rate(config.learning_rate_at(step))
-    norm = engine.step()
+    with observer.optimizer():
+        norm = engine.step()
     return total / config.gradient_accumulation_steps, norm
 
 

@@ -1,5 +1,8 @@
 """A timeline knows what was ready when a collective was issued, and counts as overlapped what ran beside compute."""
 
+import dataclasses
+from collections import Counter
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -7,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import labs
+from labs import schedule, traffic
 from labs.plots.timeline import plot_timelines, table_timelines
 from labs.timeline import GradientReady, RankTimeline, Span, TimelineRecorder, Transfer
 
@@ -90,6 +94,29 @@ def test_the_calls_that_ddp_makes_in_cpp_are_timed_as_well_and_each_recording_st
             assert len(timeline.gradients) == 3
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero3", "fsdp"])
+def test_a_run_records_its_last_step_but_one_and_counts_nothing_of_its_own(strategy):
+    config = labs.ModelTrainingConfig(strategy=strategy, steps=3, batch_size=8, gradient_accumulation_steps=2)
+    result = labs.launch(config)
+    for rank, record in enumerate(result.ranks):
+        expected = [(call.kind, call.size_bytes) for call in schedule.step_collectives(config, rank, 1)]
+        assert [(t.kind, t.size_bytes) for t in record.timeline.transfers] == expected
+        assert all(t.begin_ns <= t.end_ns for t in record.timeline.transfers)
+        names = Counter(span.name for span in record.timeline.spans)
+        assert (names["forward"], names["backward"], names["optimizer"]) == (2, 2, 1)
+        whole_run = [call for step in range(3) for call in schedule.step_collectives(config, rank, step)]
+        assert record.traffic.collectives == Counter(call.kind for call in whole_run)
+        predicted, _ = traffic.predict(schedule.run_collectives(config, rank), rank)
+        assert record.traffic.sent_bytes in (None, pytest.approx(predicted, rel=0.005))
+    assert labs.RunResult.from_dict(result.to_dict()) == result
+
+
+def test_the_first_and_the_inspected_step_are_never_recorded():
+    result = labs.launch(labs.ModelTrainingConfig(steps=2, batch_size=4))
+    assert [rank.timeline for rank in result.ranks] == [None, None]
+    assert labs.RunResult.from_dict(result.to_dict()) == result
+
+
 def timeline(*spans, transfers=(), gradients=()):
     """Build one by hand: spans as (name, begin, end), transfers as (begin, end), in milliseconds."""
     return RankTimeline(
@@ -124,6 +151,15 @@ def test_the_picture_and_its_table_say_calls_place_and_overlap():
     assert "mine: 25 % overlapped" in texts
     assert "1 collective, 1.00 MiB; the first is issued when 1 of 2 gradients are ready" in texts
     assert table_timelines(run).rows == (("mine", "0", "1", "1.00 MiB", "1 of 2", "20.0 ms", "25 %"),)
+
+
+def test_a_call_before_any_gradient_is_placed_by_the_pass_in_which_it_is_issued():
+    run = {"mine": [timeline(*COMPUTE, transfers=[(5, 8)]), timeline(*COMPUTE), timeline(*COMPUTE)]}
+    early = dataclasses.replace(run["mine"][0].transfers[0], num_ready=0)
+    run["mine"][0] = dataclasses.replace(run["mine"][0], transfers=(early,))
+    texts = [text.get_text() for axes in plot_timelines(run).axes for text in axes.texts]
+    assert "1 collective, 1.00 MiB; the first is issued during forward" in texts
+    assert table_timelines(run).rows[0][4] == "forward" and table_timelines(run).rows[1][4] == "-"
 
 
 def test_nothing_to_draw_is_said():

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from labs.moments import RankTimeline, Transfer
 from labs.plots.style import FAINT, INK, Picture, clean, headline
 from labs.plots.tables import Table
 from labs.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:  # a plot imports no torch
-    from labs.timeline import RankTimeline
 
 # (colour, hatch, edge); the hatches tell them apart in print
 _LOOKS = {
@@ -93,18 +90,23 @@ def _overlap_words(timelines: Sequence[RankTimeline]) -> str:
     shares = [t.overlapped_share for t in timelines if t.overlapped_share is not None]
     if not shares:
         return "no communication was timed"
-    percent = " and ".join(f"{100 * share:.0f} %" for share in shares)
-    return f"{percent} of the communication overlapped" if len(shares) > 1 else f"{percent} overlapped"
+    percent = [f"{100 * share:.0f} %" for share in shares]
+    if len(percent) > 2:
+        return f"{100 * min(shares):.0f} to {100 * max(shares):.0f} % of the communication overlapped"
+    return (
+        f"{' and '.join(percent)} of the communication overlapped" if len(percent) > 1 else f"{percent[0]} overlapped"
+    )
 
 
 def _calls_words(timelines: Sequence[RankTimeline]) -> str:
     calls = timelines[0].transfers
     if not calls:
         return "no collectives"
-    first, gradients = calls[0], sum(g.micro_batch == calls[0].micro_batch for g in timelines[0].gradients)
     total = format_bytes(sum(call.size_bytes for call in calls))
     number = f"{len(calls)} collective{'s' if len(calls) > 1 else ''}, {total}"
-    return f"{number}; the first is issued when {first.num_ready} of {gradients} gradients are ready"
+    when = _first_call(timelines[0])
+    words = f"when {when} gradients are ready" if " of " in when else f"during {when}"
+    return f"{number}; the first is issued {words}"
 
 
 def table_timelines(runs: Mapping[str, Sequence[RankTimeline]]) -> Table:
@@ -127,10 +129,19 @@ def table_timelines(runs: Mapping[str, Sequence[RankTimeline]]) -> Table:
 
 
 def _first_call(timeline: RankTimeline) -> str:
+    """Say how many gradients were ready at the first call, or what ran when there were none yet."""
     if not timeline.transfers:
         return "-"
     first = timeline.transfers[0]
+    if first.num_ready == 0 and (pass_ := _running(timeline, first)):
+        return pass_
     return f"{first.num_ready} of {sum(g.micro_batch == first.micro_batch for g in timeline.gradients)}"
+
+
+def _running(timeline: RankTimeline, call: Transfer) -> str | None:
+    """Name the pass in which a call was issued."""
+    found = [span.name for span in timeline.spans if span.begin_ns <= call.issued_ns <= span.end_ns]
+    return next((name for name in found if name in ("forward", "backward", "optimizer")), None)
 
 
 def _begin_ns(timelines: Sequence[RankTimeline]) -> int:
