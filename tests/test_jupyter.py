@@ -99,7 +99,7 @@ def test_the_server_offers_no_news_and_looks_for_none(server):
 
 
 def test_no_page_loses_its_kernel_to_a_ping_that_was_never_sent():
-    """jupyter_server 2.21 looks for an answer before it has sent its first ping: a limit of one interval cuts all off."""
+    """jupyter_server 2.21 looks for an answer before its first ping: a limit of one interval cuts every page off."""
     settings = json.loads((ROOT / ".jupyter/jupyter_lab_config.json").read_text())["ServerApp"]["tornado_settings"]
     interval, limit = settings["ws_ping_interval"], settings["ws_ping_timeout"]
     assert interval == 0 or limit > interval
