@@ -38,6 +38,7 @@ _ROOMS = {
     "ring_animation": "labs.widgets.ring",
     "Scenario": "labs.scenario",
     "what_breaks_first": "labs.fit",
+    "explain": "labs.ds_config",
     "check": "labs.checks",
     "hint": "labs.checks",
     "solved": "labs.checks",

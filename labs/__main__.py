@@ -1,4 +1,4 @@
-"""`python -m labs train | progress | doctor`: the course from a shell, and the contract for other tools."""
+"""`python -m labs train | explain | progress | doctor`: the course from a shell, and the contract for other tools."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from importlib import import_module
 
 COMMANDS = {  # each module has main(arguments) -> exit status
     "train": ("labs.train_command", "train a model and print losses, memory and traffic"),
+    "explain": ("labs.explain_command", "say what a DeepSpeed config will really do"),
     "progress": ("labs.progress", "show which exercises are solved"),
     "doctor": ("labs.doctor", "say whether this machine is ready, and which command mends it"),
 }

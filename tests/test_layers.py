@@ -11,11 +11,13 @@ LABS = Path(__file__).resolve().parent.parent / "labs"
 FLOORS = {
     0: "units errors spec config records moments named_models",
     1: "widths activations memory traffic schedule ds_layout ds_schedule"
-    " footprint step_traffic ds_estimator scenario fit",
+    " footprint step_traffic ds_estimator scenario fit ds_config ds_file ds_blocks ds_side_blocks ds_keys ds_refusals"
+    " ds_reading ds_side_reads ds_reader ds_batch ds_findings ds_stage_findings ds_memory ds_effective ds_text",
     2: "workload data measure recorder wire collectives timeline",
     3: "strategies",
     4: "train observe rank launcher forkserver preload supervisor channel failures hang pickling job folders notice",
-    5: "plots widgets checks panel progress progress_file predictions lessons doctor bench train_command __main__",
+    5: "plots widgets checks panel progress progress_file predictions lessons doctor bench"
+    " train_command explain_command __main__",
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms.split()}
 LONGEST_FILE = 300
