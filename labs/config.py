@@ -42,6 +42,10 @@ class ModelTrainingConfig(FriendlyModel):
     weight_decay: float = Field(0.1, ge=0)
     warmup_steps: int = Field(10, ge=0)
     eval_every: int = Field(50, ge=0, description="0: evaluate after the last step only")
+    early_stopping_patience: int | None = Field(
+        None, ge=1, description="end after so many evaluations without a better"
+    )
+    best_checkpoint: str | None = Field(None, min_length=1, description="folder for the weights of the best evaluation")
     seed: int = Field(0, ge=0, lt=2**31)
     offload: bool = False
     activation_checkpointing: bool = False
@@ -69,7 +73,7 @@ class ModelTrainingConfig(FriendlyModel):
     @model_validator(mode="after")
     def _refuse_what_no_engine_can_do(self):
         checks = (_model_problem, _world_problem, _batch_problem, _offload_problem, _data_problem, _warmup_problem)
-        for problem in checks:
+        for problem in (*checks, _stopping_problem):
             if sentence := problem(self):
                 raise ValueError(sentence)
         return self
@@ -94,6 +98,10 @@ class ModelTrainingConfig(FriendlyModel):
     def evaluates_after(self, step: int) -> bool:
         """Whether the validation set is measured after this step (counted from 0)."""
         return step + 1 == self.steps or (self.eval_every > 0 and (step + 1) % self.eval_every == 0)
+
+    def may_end_after(self, step: int) -> bool:
+        """Whether the run can end with this step (counted from 0): the last one, or one that stops it early."""
+        return step + 1 == self.steps or (self.early_stopping_patience is not None and self.evaluates_after(step))
 
     def twin(self) -> ModelTrainingConfig:
         """The same run in one process, in one micro-batch: what every strategy must agree with."""
@@ -169,3 +177,14 @@ def _warmup_problem(config: ModelTrainingConfig) -> str | None:
             f"would never reach {config.learning_rate}; try warmup_steps={config.steps // 10}"
         )
     return None
+
+
+def _stopping_problem(config: ModelTrainingConfig) -> str | None:
+    patience = config.early_stopping_patience
+    if patience is None or 0 < config.eval_every * (patience + 1) < config.steps:
+        return None
+    return (
+        f"early_stopping_patience {patience} with eval_every {config.eval_every} cannot end a run of {config.steps} "
+        f"steps early: it takes {patience + 1} evaluations; "
+        + (f"try eval_every={most}" if (most := (config.steps - 1) // (patience + 1)) else "try more steps")
+    )

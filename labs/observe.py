@@ -26,7 +26,8 @@ from labs.wire import WaitClock, WireMeter, new_instrument_group
 class Observer:
     """Watches one engine on one rank. Every rank makes the same calls in the same order.
 
-    The last step is inspected, which slows it down, and so does the recording of a timeline, in the step before.
+    The last step is inspected, which slows it down, and so does the recording of a timeline, in the step before. With
+    early stopping every step that may be the last is inspected.
     """
 
     def __init__(self, config: ModelTrainingConfig, engine: Engine):
@@ -35,7 +36,7 @@ class Observer:
         self._wire, self._recorder, self._clock = WireMeter(self._group), Recorder(self._group), WaitClock()
         self._layer_norms: dict[str, float] = {}
         self._measured: dict[str, int] = {}
-        self._peak_bytes = 0
+        self._peak_bytes = self._num_steps = 0
         self._timeline = TimelineRecorder(instrument=self._group)
         self._timeline.watch_gradients(engine.module)
         self._recorder.start()
@@ -43,8 +44,8 @@ class Observer:
 
     @contextmanager
     def step(self, step: int) -> Iterator[None]:
-        """Time one training step; inspect the last one, record the one before."""
-        self._inspecting = step + 1 == self.config.steps
+        """Time one training step; inspect it if it may be the last one; record the last but one."""
+        self._inspecting = self.config.may_end_after(step)
         peak = PeakParameters(self.engine.module, self.engine.live_parameters) if self._inspecting else nullcontext()
         self._waited = self._elapsed = 0.0
         with peak, self._timeline if step == timeline_step(self.config) else nullcontext():
@@ -52,6 +53,7 @@ class Observer:
             yield
             self._lap()
         self._recorder.step()
+        self._num_steps += 1
         if self._inspecting:
             self._peak_bytes = peak.peak_bytes
             self._measure_held()
@@ -119,7 +121,8 @@ class Observer:
         """Set the bytes on this rank's sockets beside gloo's and a ring's arithmetic, over all steps."""
         sent, received = self._wire.stop()
         recording = self._recorder.stop()
-        predicted, theory = traffic.predict(schedule.run_collectives(self.config, self.rank), self.rank)
+        collectives = schedule.run_collectives(self.config, self.rank, num_steps=self._num_steps)
+        predicted, theory = traffic.predict(collectives, self.rank)
         return TrafficRecord(sent, received, predicted, theory, recording.counts())
 
     @property

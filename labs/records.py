@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from math import isfinite, nan
+from math import inf, isfinite, isnan, nan
 from pathlib import Path
 
 from labs.config import ModelTrainingConfig
@@ -35,6 +35,11 @@ class EvalRecord:
     step: int
     validation_loss: float
     baseline_loss: float
+
+
+def best_of(evals: Iterable[EvalRecord]) -> EvalRecord:
+    """Return the first of the evaluations with the lowest validation loss; a loss that is nan is never lower."""
+    return min(evals, key=lambda record: inf if isnan(record.validation_loss) else record.validation_loss)
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,24 @@ class RunResult:
     @property
     def evals(self) -> tuple[EvalRecord, ...]:
         return self.ranks[0].evals
+
+    @property
+    def best_eval(self) -> EvalRecord:
+        """The evaluation with the lowest validation loss."""
+        return best_of(self.evals)
+
+    @property
+    def ended_because(self) -> str:
+        """Say in words why the run ended where it did."""
+        if len(self.steps) == self.config.steps:
+            return f"all {self.config.steps} steps are done"
+        evaluations = (
+            f"{self.config.early_stopping_patience} evaluation{'s' * (self.config.early_stopping_patience > 1)}"
+        )
+        return (
+            f"after step {len(self.steps)} of {self.config.steps}: no better validation loss in {evaluations} since "
+            f"step {self.best_eval.step + 1}"
+        )
 
     @property
     def losses(self) -> list[float]:

@@ -34,12 +34,19 @@ def step_collectives(
 
 
 def run_collectives(
-    config: ModelTrainingConfig, rank: int, parameters: Sequence[ParameterSpec] | None = None
+    config: ModelTrainingConfig,
+    rank: int,
+    parameters: Sequence[ParameterSpec] | None = None,
+    num_steps: int | None = None,
 ) -> list[Collective]:
-    """List the collectives of all `config.steps`; those of the settled steps are listed once, with a count."""
-    settled = max(0, config.steps - WARM_STEPS + 1)
+    """List the collectives of all steps; those of the settled steps are listed once, with a count.
+
+    `num_steps` is how many there were in a run that stopped early; `config.steps` when not given.
+    """
+    num_steps = config.steps if num_steps is None else num_steps
+    settled = max(0, num_steps - WARM_STEPS + 1)
     found = []
-    for step in range(min(config.steps, WARM_STEPS)):
+    for step in range(min(num_steps, WARM_STEPS)):
         count = settled if step == WARM_STEPS - 1 else 1
         found += [replace(call, count=call.count * count) for call in step_collectives(config, rank, step, parameters)]
     return found

@@ -12,6 +12,7 @@ from labs.data import Dataset, fit_buffers, load_data
 from labs.observe import Observer
 from labs.rank import emit
 from labs.records import EvalRecord, RankRecord, StepRecord
+from labs.stopping import BestSoFar
 from labs.strategies.base import Engine, build_engine
 from labs.workload import build_model
 
@@ -24,6 +25,7 @@ def train_rank(config: ModelTrainingConfig) -> RankRecord:
     fit_buffers(model, dataset)
     engine = build_engine(config, model)
     observer = Observer(config, engine)
+    best = BestSoFar(config, engine, observer)
     first_step_at = time.time()
     steps: list[StepRecord] = []
     evals: list[EvalRecord] = []
@@ -35,6 +37,8 @@ def train_rank(config: ModelTrainingConfig) -> RankRecord:
         if config.evaluates_after(step):
             evals.append(EvalRecord(step, evaluate(engine, dataset, observer), dataset.baseline_loss))
             emit(evals[-1])
+            if best.ends_run(evals[-1]):
+                break
     memory, traffic = observer.memory_record(), observer.traffic_record()
     return RankRecord(rank, first_step_at, tuple(steps), tuple(evals), memory, traffic, observer.timeline)
 

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import get_args, get_origin
@@ -54,7 +55,8 @@ def _add_option(group, name: str, field) -> None:
     if field.annotation is bool:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, help=about)
     elif get_origin(field.annotation) is UnionType:  # float | None
-        group.add_argument(flag, type=_float_or_none, metavar="FLOAT", help=about + ", or none")
+        kind = get_args(field.annotation)[0]
+        group.add_argument(flag, type=partial(_or_none, kind), metavar=kind.__name__.upper(), help=about + ", or none")
     elif field.annotation in (int, float):
         group.add_argument(flag, type=field.annotation, metavar=field.annotation.__name__.upper(), help=about)
     else:
@@ -62,10 +64,10 @@ def _add_option(group, name: str, field) -> None:
         group.add_argument(flag, metavar="|".join(choices) or None, help=about)
 
 
-def _float_or_none(text: str) -> float | None:
+def _or_none(kind: type, text: str):
     with contextlib.suppress(ValueError):
-        return None if text.lower() == "none" else float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor none")
+        return None if text.lower() == "none" else kind(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is neither a {'whole ' * (kind is int)}number nor none")
 
 
 def _seconds(text: str) -> float:

@@ -105,7 +105,7 @@ def judge_same_loss(answer):
         return failed(found, "Change the strategy and the number of ranks.")
     if choice.steps != given.steps:
         return failed(f"{choice.steps} steps cannot be laid over {given.steps}.", "Keep the number of steps.")
-    first, second = launch(given), launch(choice)
+    first, second = launch(given), launch(choice.replace(early_stopping_patience=None))
     largest = max(abs(a - b) for a, b in zip(first.losses, second.losses, strict=True))
     if largest < LARGEST_DIFFERENCE:
         found = f"{choice.strategy} on {choice.world_size} follows ddp on 4 to within {LARGEST_DIFFERENCE} nats."
@@ -140,7 +140,7 @@ def _not_the_task(choice, free: tuple[str, ...]):
 
 
 def _run(choice: ModelTrainingConfig) -> RunResult:
-    return launch(choice.replace(steps=2, warmup_steps=0), timeout_seconds=60)
+    return launch(choice.replace(steps=2, warmup_steps=0, early_stopping_patience=None), timeout_seconds=60)
 
 
 def _state(run: RunResult, state: str) -> int:

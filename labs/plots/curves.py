@@ -6,8 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from labs.plots.heat_map import draw_heat_map, plot_heat_map
-from labs.plots.style import FAINT, Picture, clean, headline, run_style, say_instead
+from labs.plots.style import FAINT, INK, Picture, clean, headline, run_style, say_instead
 from labs.plots.view import RunView, view_of, views_of
+from labs.records import best_of
 
 
 def plot_loss(runs) -> Picture:
@@ -46,7 +47,7 @@ def draw_loss(axes: Axes, views: dict[str, RunView], num_steps: int | None = Non
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     clean(axes, "optimizer step", "loss [nats], measured")
     axes.legend(fontsize=8, frameon=False, loc="upper right" if len(views) == 1 else "best")
-    headline(axes, _loss_title(views), "line: mean over the global batch; markers: validation set")
+    headline(axes, _loss_title(views), "line: mean over the global batch; markers: validation set" + _stop_words(views))
 
 
 def _draw_one_loss(axes: Axes, view: RunView, style: dict, name: str, width: float) -> None:
@@ -59,6 +60,18 @@ def _draw_one_loss(axes: Axes, view: RunView, style: dict, name: str, width: flo
             linestyle="none", marker=style["marker"], markersize=7, color=style["color"], markeredgecolor="white",
             label="validation loss" if name == "training loss" else None, zorder=3,
         )  # fmt: skip
+    if view.config.early_stopping_patience is not None and view.evals:
+        best = best_of(view.evals)
+        axes.plot(
+            [best.step + 1], [best.validation_loss], linestyle="none", marker="o", markersize=14, markeredgewidth=1.6,
+            markerfacecolor="none", markeredgecolor=INK, zorder=4,
+        )  # fmt: skip
+
+
+def _stop_words(views: dict[str, RunView]) -> str:
+    if len(views) > 1 or all(view.config.early_stopping_patience is None or not view.evals for view in views.values()):
+        return ""
+    return "; ring: the best one"
 
 
 def _loss_title(views: dict[str, RunView]) -> str:

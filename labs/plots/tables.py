@@ -144,6 +144,8 @@ def _comparison_row(name: str, view: RunView) -> tuple[str, ...]:
 def describe_run(run: RunResult) -> str:
     """Return a finished run as text for a terminal: its name and speed, then the tables of loss, memory and traffic."""
     speed = f"started in {format_seconds(run.startup_seconds)}, {run.steps_per_second:.1f} steps a second"
+    if len(run.steps) < run.config.steps:
+        speed += f"\nended {run.ended_because}"
     parts = [
         f"{run_name(run.config)}: {speed}",
         table_loss(run),
