@@ -96,7 +96,7 @@ class PeakParameters:
 
     def _watch(self, values: object) -> None:
         self.sample()
-        for tensor in _tensors_in(values):
+        for tensor in tensors_in(values):
             if tensor.requires_grad:
                 self._handles.append(tensor.register_hook(self.sample))
 
@@ -131,12 +131,12 @@ def _is_same_view(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.untyped_storage()._cdata == b.untyped_storage()._cdata and view_of_a == view_of_b
 
 
-def _tensors_in(value: object) -> Iterator[torch.Tensor]:
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
     """Yield the tensors in nested tuples, lists and dicts."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
-        yield from _tensors_in(tuple(value.values()))
+        yield from tensors_in(tuple(value.values()))
     elif isinstance(value, (tuple, list)):
         for item in value:
-            yield from _tensors_in(item)
+            yield from tensors_in(item)

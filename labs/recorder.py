@@ -123,6 +123,11 @@ class Recorder:
         setattr(dist.ProcessGroup, name, noting)
 
 
+def members_of(call: CollectiveRecord) -> tuple[int, ...]:
+    """Return the ranks that took part in a call, in order."""
+    return tuple(dist.get_process_group_ranks(_resolve_process_group(call.group_name)))
+
+
 def recent_calls() -> list[dict]:
     """Return the entries of torch's flight recorder, oldest first, as torch words them."""
     return pickle.loads(_dump_fr_trace(includeCollectives=True, includeStackTraces=False))["entries"]

@@ -8,10 +8,10 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from labs.config import ModelTrainingConfig
+from labs.gathered import live_parameters, unreduced_gradients
 from labs.spec import layer_of
 from labs.strategies.base import ADAMW, Engine, parameter_groups
 from labs.workload import checkpoint_activations
@@ -92,16 +92,14 @@ class FSDPEngine(Engine):
         states = [value for state in self.optimizer.state.values() for value in state.values() if value.ndim]
         return {
             "parameters": self.live_parameters(),
-            "gradients": _unreduced_gradients(self.model) + [p.grad for p in shards if p.grad is not None],
+            "gradients": unreduced_gradients(self.model) + [p.grad for p in shards if p.grad is not None],
             "optimizer": states,
             "master_weights": shards if mixed else [],
             "buffers": list(self.model.buffers()),
         }
 
     def live_parameters(self):
-        gathered = [p for p in self.model.parameters() if not isinstance(p, DTensor)]
-        resting = [] if self.config.use_mixed_precision else list(self.sharded.values())
-        return gathered + _received_buffers(self.model) + resting
+        return live_parameters(self.model, [] if self.config.use_mixed_precision else self.sharded.values())
 
     @torch.no_grad()
     def full_parameters(self):
@@ -135,25 +133,3 @@ def _precision(config: ModelTrainingConfig) -> MixedPrecisionPolicy:
 def _offload(config: ModelTrainingConfig) -> OffloadPolicy:
     """Rest shards, gradients and optimizer in host memory; on CPU ranks they are there already, so nothing moves."""
     return CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if config.offload else OffloadPolicy()
-
-
-def _param_groups(model: nn.Module) -> list:
-    """Return FSDP's groups of parameters, one a unit. Private, torch 2.13: no public name leads to what they hold."""
-    states = [unit._get_fsdp_state() for unit in model.modules() if isinstance(unit, FSDPModule)]
-    return [group for state in states for group in state._fsdp_param_groups]
-
-
-def _received_buffers(model: nn.Module) -> list[torch.Tensor]:
-    """Return the buffers of all-gathers: a prefetched unit waits in one, and the forward pass frees the last late."""
-    found = []
-    for group in _param_groups(model):
-        late = getattr(group.comm_ctx, "all_gather_state", None)
-        results = (group._all_gather_result, late and late.all_gather_result)
-        found += [result.all_gather_output for result in results if result is not None]
-    return found
-
-
-def _unreduced_gradients(model: nn.Module) -> list[torch.Tensor]:
-    """Return whole gradients that wait for the last micro-batch, when they will be reduced to shards."""
-    gathered = [getattr(p, "_unsharded_param", None) for group in _param_groups(model) for p in group.fsdp_params]
-    return [p.grad for p in gathered if p is not None and p.grad is not None]
