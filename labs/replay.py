@@ -15,10 +15,10 @@ from math import isqrt
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
+from labs.moments import RankTimeline
 from labs.puzzle import PUZZLE, Bar, Live, Playback, Puzzle, is_compute, moves_of, play
-from labs.timeline import RankTimeline, TimelineRecorder
+from labs.timeline import TimelineRecorder
 
 BATCH = 64  # rows of x on one rank
 SHORTEST_WAIT_SECONDS = 1e-4  # what is shorter is the call itself
@@ -44,7 +44,7 @@ def replay(schedule, puzzle: Puzzle = PUZZLE) -> Replay:
     moves = moves_of(schedule)
     counted, timed = _Program(puzzle, counts=True), _Program(puzzle, counts=False)
     counted.run(moves)
-    recorder = TimelineRecorder(nn.Identity())
+    recorder = TimelineRecorder()
     with recorder:
         timed.run(moves)
     live = [replace(c, seconds=t.seconds) for c, t in zip(counted.live, timed.live, strict=True)]
