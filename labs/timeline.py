@@ -6,6 +6,7 @@ import functools
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -154,8 +155,7 @@ class TimelineRecorder:
     def _backward_spans(self) -> Iterable[Span]:
         """End each backward with its last gradient: what follows inside the call is waiting for other ranks."""
         edges = [(name, at_ns) for name, at_ns in self._moments if name.startswith("backward")]
-        following = [*edges[1:], ("", float("inf"))]
-        for (name, begin_ns), (next_name, next_ns) in zip(edges, following, strict=True):
+        for (name, begin_ns), (next_name, next_ns) in pairwise([*edges, ("", float("inf"))]):
             ready = [g.at_ns for g in self._gradients if begin_ns <= g.at_ns < next_ns]
             if name == "backward begins" and (ready or next_name == "backward ends"):
                 yield Span("backward", begin_ns, max(ready, default=next_ns))

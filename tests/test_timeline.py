@@ -165,3 +165,14 @@ def test_a_call_before_any_gradient_is_placed_by_the_pass_in_which_it_is_issued(
 def test_nothing_to_draw_is_said():
     with pytest.raises(ValueError, match="at least one"):
         plot_timelines({})
+
+
+def test_a_rank_that_only_communicates_has_transfers_and_no_spans_but_waits():
+    def send():
+        with TimelineRecorder() as recorder:
+            dist.all_reduce(torch.ones(4))
+        return recorder.timeline
+
+    for timeline in labs.launch(send, world_size=2):
+        assert [transfer.size_bytes for transfer in timeline.transfers] == [16] and timeline.gradients == ()
+        assert {span.name for span in timeline.spans} <= {"wait"}
