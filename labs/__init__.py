@@ -36,6 +36,7 @@ _ROOMS = {
     "strategy_lab": "labs.widgets.strategy_lab",
     "memory_explorer": "labs.widgets.memory_explorer",
     "ring_animation": "labs.widgets.ring",
+    "live_heat_map": "labs.widgets.live_heat_map",
     "Scenario": "labs.scenario",
     "what_breaks_first": "labs.fit",
     "explain": "labs.ds_config",

@@ -15,8 +15,8 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 class StaticView:
     """Shows a widget; its output also carries words, and after a run the picture, for pages without a kernel."""
 
-    def __init__(self, widget: widgets.Widget):
-        self._widget = widget
+    def __init__(self, widget: widgets.Widget, words: str = "strategy_lab: run this cell to use its controls"):
+        self._widget, self._words = widget, words
         self._handle = None
 
     def display(self) -> None:
@@ -32,5 +32,5 @@ class StaticView:
 
     def _bundle(self, picture: Picture | None = None) -> dict:
         view = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
-        words = {WIDGET_VIEW: view, "text/plain": "strategy_lab: run this cell to use its controls"}
+        words = {WIDGET_VIEW: view, "text/plain": self._words}
         return words if picture is None else {**words, "image/png": b64encode(picture.png()).decode()}

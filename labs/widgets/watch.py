@@ -62,6 +62,11 @@ class Watch:
         return True
 
     @property
+    def steps(self) -> tuple[StepRecord, ...]:
+        """The steps that have ended, as rank 0 saw them."""
+        return tuple(self._steps)
+
+    @property
     def num_steps(self) -> int:
         return len(self._steps)
 
