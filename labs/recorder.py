@@ -18,8 +18,14 @@ from labs.wire import InstrumentGroup
 
 _ELEMENT_BYTES = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2}  # others: 1
 _DEFAULT_CAPACITY = 2000  # entries; the environment variable TORCH_FR_BUFFER_SIZE changes it
-# On gloo these three issue an all_reduce; wrapped while a Recorder runs, so that the record says what was asked for.
-_REDUCE_SCATTERS = ("reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_single_coalesced")
+# On gloo these issue an all_reduce, the last one an all_reduce a part; wrapped while a Recorder runs, so that the
+# record says what was asked for.
+_REDUCE_SCATTERS = (
+    "reduce_scatter_single",
+    "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter",
+)
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ class Recorder:
         @functools.wraps(original)
         def noting(group, outputs, inputs, *args, **kwargs):
             first = group._get_sequence_number_for_group() + 1
-            num_calls = len(inputs) if isinstance(inputs, list) else 1
+            num_calls = sum(len(i) if isinstance(i, list) else 1 for i in inputs) if isinstance(inputs, list) else 1
             self._reduce_scatters |= {(group.group_name, first + i) for i in range(num_calls)}
             return original(group, outputs, inputs, *args, **kwargs)
 

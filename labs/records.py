@@ -72,6 +72,41 @@ class TrafficRecord:
 
 
 @dataclass(frozen=True)
+class StepMemory:
+    """Bytes that one rank held after every operation of one step, by state; "activations" hold temporaries, too.
+
+    `phases` are (name, number of its first operation), in order; the series of all states are equally long.
+    """
+
+    rank: int
+    phases: tuple[tuple[str, int], ...]
+    states: dict[str, tuple[int, ...]]
+
+    @property
+    def totals(self) -> tuple[int, ...]:
+        return tuple(map(sum, zip(*self.states.values(), strict=True)))
+
+    @property
+    def peak_bytes(self) -> int:
+        return max(self.totals)
+
+    @property
+    def peak_phase(self) -> str:
+        """Name the phase in which the rank holds most."""
+        place = self.totals.index(self.peak_bytes)
+        return [name for name, first in self.phases if first <= place][-1]
+
+    def peak_of(self, *names: str) -> int:
+        """Most bytes that these states have together at one moment; 0 for one that is not there."""
+        series = [self.states[name] for name in names if name in self.states]
+        return max(map(sum, zip(*series, strict=True)), default=0)
+
+    def at_end(self, name: str) -> int:
+        """Bytes of a state when the step is over."""
+        return self.states[name][-1] if name in self.states else 0
+
+
+@dataclass(frozen=True)
 class RankRecord:
     """What one rank returns from a run; its first step began at `first_step_at` [seconds since the epoch]."""
 

@@ -14,10 +14,10 @@ FLOORS = {
     " footprint puzzle step_traffic ds_estimator scenario fit ds_config ds_file ds_blocks ds_side_blocks ds_keys"
     " ds_refusals ds_reading ds_side_reads ds_reader ds_batch ds_findings ds_stage_findings ds_memory ds_effective"
     " ds_text",
-    2: "workload data measure recorder wire collectives timeline gathered replay sharded_step",
+    2: "workload data measure recorder wire collectives timeline gathered replay sharded_step peaks",
     3: "strategies",
-    4: "train stopping observe rank launcher forkserver preload supervisor channel failures hang pickling job folders"
-    " notice",
+    4: "train traced stopping observe rank launcher forkserver preload supervisor channel failures hang pickling job"
+    " folders notice",
     5: "plots widgets checks panel progress progress_file predictions lessons doctor bench"
     " train_command explain_command __main__",
 }

@@ -101,7 +101,7 @@ def _by_layer(config: ModelTrainingConfig) -> dict[str, list[Slice]]:
 
 def _draw_rows(axes: Axes, config: ModelTrainingConfig, layers: dict[str, list[Slice]]) -> None:
     shards = num_shards(config) if config.strategy in CUT_STATES else 1
-    colors = ListedColormap(_pale(shards) if shards > 1 else ["#D9D9D9"])
+    colors = ListedColormap(rank_colors(shards) if shards > 1 else ["#D9D9D9"])
     image = np.array([_columns(found) for found in layers.values()])
     extent = (0, 1, len(layers) - 0.5, -0.5)
     axes.imshow(
@@ -132,7 +132,7 @@ def _draw_rows(axes: Axes, config: ModelTrainingConfig, layers: dict[str, list[S
         )
 
 
-def _pale(shards: int) -> np.ndarray:
+def rank_colors(shards: int) -> np.ndarray:
     """Return viridis mixed with white, on which dark numbers can be read [shards, 4]."""
     return 0.6 * colormaps["viridis"](np.linspace(0.2, 1, shards)) + 0.4
 

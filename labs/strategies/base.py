@@ -80,6 +80,16 @@ class Engine(ABC):
     def live_parameters(self) -> list[torch.Tensor]:
         """Return every tensor that holds parameters for compute at this moment, gathered copies included."""
 
+    def states_now(self) -> dict[str, list[torch.Tensor]]:
+        """Like `held()`, at any moment of a step: with gathered parameters, whole gradients and buckets in use."""
+        held, whole = self.held(), [p.grad for p in self.module.parameters() if p.grad is not None]
+        gradients = [*held["gradients"], *self._buckets(), *whole]
+        return {**held, "parameters": [*self.live_parameters(), *held["parameters"]], "gradients": gradients}
+
+    def _buckets(self) -> list[torch.Tensor]:
+        """Return the buffers that gradients pass through at this moment, where `held()` does not list them."""
+        return []
+
     @abstractmethod
     def full_parameters(self) -> dict[str, torch.Tensor]:
         """Return {name: full fp32 tensor} on every rank, under the names of the plain model. Collective."""

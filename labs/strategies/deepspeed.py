@@ -55,7 +55,7 @@ class ZeROEngine(Engine):
 
     stage: int
 
-    def __init__(self, model: nn.Module, config: ModelTrainingConfig):
+    def __init__(self, model: nn.Module, config: ModelTrainingConfig, bucket: int | None = None):
         super().__init__(model, config)
         if config.activation_checkpointing:
             checkpoint_activations(model)
@@ -63,7 +63,7 @@ class ZeROEngine(Engine):
         self.names = {parameter: name for name, parameter in model.named_parameters()}
         groups = parameter_groups(dict(model.named_parameters()), config.weight_decay)
         optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, fused=True, **ADAMW)
-        bucket = bucket_elements([p.numel() for p in self.names if p.requires_grad])
+        bucket = bucket or bucket_elements([p.numel() for p in self.names if p.requires_grad])
         settings = deepspeed_config(config, self.stage, bucket)
         self.ds, self.zero, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
 
@@ -115,6 +115,9 @@ class ZeRO1Engine(ZeROEngine):
 
     def live_parameters(self):
         return self.held()["parameters"]
+
+    def _buckets(self):
+        return states.flat_buckets(self.zero)
 
     def full_parameters(self):
         return states.flat_full_parameters(self.zero, self.names, self.ds.device)

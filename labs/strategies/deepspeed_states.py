@@ -53,6 +53,11 @@ def flat_held(zero, module: nn.Module) -> dict[str, list[torch.Tensor]]:
     return _by_state(zero, module, parameters, gradients, masters)
 
 
+def flat_buckets(zero) -> list[torch.Tensor]:
+    """List the buffers in which ZeRO-1 or 2 packs gradients: made when backward begins, dropped when it ends."""
+    return [buffer for bucket in zero.ipg_buckets.values() for buffer in bucket.buffer or ()]
+
+
 def cut_held(zero, module: nn.Module) -> dict[str, list[torch.Tensor]]:
     """List what ZeRO-3 holds on this rank, by state. The bucket is always there: it belongs to the gradients."""
     masters = zero.fp32_partitioned_groups_flat

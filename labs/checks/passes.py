@@ -1,0 +1,170 @@
+"""What an answer of lesson 05 does inside a backward pass: when rows are reduced, and when their memory is there."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from labs.checks.reference import zero_by_hand as right
+from labs.checks.rows import (
+    NUM_STEPS,
+    OPTIONS,
+    Facts,
+    SmallModel,
+    Twin,
+    Watch,
+    batch_of,
+    gradients_in_rows,
+    parameters_of,
+    rows_of,
+    units_of,
+)
+from labs.peaks import REST
+
+
+@dataclass
+class Moments(Facts):
+    """Also: which gradients were ready, in order, and (row, number ready, gradients missing) of each call of act."""
+
+    ready: list[list[str]] = field(default_factory=list)  # name of the row, by gradient
+    acts: list[list[tuple[str, int, int]]] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)  # parameters of each row
+    peak_bytes: int = 0
+    best_bytes: int = 0
+
+
+def completed(at_last_gradient) -> Moments:
+    """Let the answer reduce rows in some backward passes; then the course's own, for the peak of gradients."""
+    model, facts = SmallModel(), Moments()
+    rows = rows_of(model)
+    facts.sizes = {name: len(row.parameters) for name, row in rows.items()}
+    names = {id(row): name for name, row in rows.items()}
+    _note_readiness(rows, facts)
+
+    def act(row):
+        name = names.get(id(row), f"a {type(row).__name__}")
+        missing = sum(p.grad is None for p in rows[name].parameters) if name in rows else 0
+        facts.acts[-1].append((name, len(facts.ready[-1]), missing))
+        if not missing and name in rows:
+            right.reduce_part(row)
+
+    for row in rows.values():
+        at_last_gradient(row, act)
+    facts.peak_bytes = _backwards(model, rows, facts)
+    facts.best_bytes = _best_peak()
+    return facts
+
+
+def _note_readiness(rows: dict[str, right.Row], facts: Moments) -> None:
+    for name, row in rows.items():
+        for parameter in row.parameters:
+            parameter.register_post_accumulate_grad_hook(lambda _, name=name: facts.ready[-1].append(name))
+
+
+def _backwards(model: SmallModel, rows: dict[str, right.Row], facts: Moments) -> int:
+    """Go through some backward passes; returns the most bytes of gradients that were there in the last one."""
+    for step in range(NUM_STEPS):
+        batches = [batch_of(step, rank) for rank in range(facts.world_size)]
+        facts.expected.append(gradients_in_rows(model, *batches))
+        facts.ready.append([])
+        facts.acts.append([])
+        loss, watch = model(*batches[facts.rank]), Watch(model, rows)
+        with watch.trace:
+            loss.backward()
+        facts.left.append([name for name, p in model.named_parameters() if p.grad is not None])
+        facts.built.append({name: watch.note(row.mine.grad) for name, row in rows.items()})
+        for row in rows.values():
+            row.mine.grad = None
+        model.zero_grad()
+    return watch.trace.record.peak_of("gradients")
+
+
+def _best_peak() -> int:
+    model, facts = SmallModel(), Moments()
+    rows = rows_of(model)
+    for row in rows.values():
+        right.at_last_gradient(row, right.reduce_part)
+    return _backwards(model, rows, facts)
+
+
+@dataclass
+class Held(Facts):
+    """Also: bytes of the rows' memory that are there, by moment, and the peak of a step beside the course's own."""
+
+    there: dict[str, dict[str, int]] = field(default_factory=dict)
+    peak_bytes: int = 0
+    peak_parameters: int = 0
+    best: Held | None = None
+
+
+def computed(gather_compute_free) -> Held:
+    """Train with the answer's hooks, beside the course's own."""
+    warnings.filterwarnings("ignore", "Full backward hook")
+    best = _trained(right.gather_compute_free)
+    facts, twin = _trained(gather_compute_free), Twin()
+    facts.alone.append(twin.weights())
+    for step in range(NUM_STEPS):
+        loss, weights = twin.step(step)
+        facts.expected.append(weights)
+        best.losses[step] = loss
+    facts.best = best
+    return facts
+
+
+def _trained(gather_compute_free) -> Held:
+    model, facts, watches = SmallModel(), Held(), []
+    rows = rows_of(model)
+
+    def reduce(row):
+        before = watches[-1].trace.sample()[REST]
+        right.reduce_part(row)
+        watches[-1].settle(before)
+
+    for name, unit in units_of(model).items():
+        row = rows[name]
+        row.mine.data = row.mine.data.clone()
+        right.at_last_gradient(row, reduce)
+        gather_compute_free(unit, row)
+    adamw = torch.optim.AdamW([row.mine for row in rows.values()], **OPTIONS)
+    facts.there["before the first step"] = _there(rows)
+    for step in range(NUM_STEPS):
+        watch, batch = Watch(model, rows), batch_of(step, facts.rank)
+        watches.append(watch)
+        watch.recorder.start()
+        with watch.trace:
+            loss = model(*batch)
+            facts.there["after forward"] = _there(rows)
+            loss.backward()
+            facts.there["after backward"] = _there(rows)
+            gc.collect()
+        facts.calls.append(watch.calls())
+        adamw.step()
+        adamw.zero_grad()
+        facts.losses.append(_mean(loss))
+        facts.built.append({name: watch.note(row.mine) for name, row in rows.items()})
+    record = watch.trace.record
+    facts.peak_bytes, facts.peak_parameters = record.peak_bytes, record.peak_of("parameters")
+    return facts
+
+
+def _there(rows: dict[str, right.Row]) -> dict[str, int]:
+    """Bytes behind a row's parameters, wherever they are now, beside the rank's own part."""
+    return {
+        name: sum({p.untyped_storage()._cdata: p.untyped_storage().nbytes() for p in row.parameters}.values())
+        for name, row in rows.items()
+    }
+
+
+def _mean(loss: torch.Tensor) -> float:
+    total = loss.detach().clone()
+    dist.all_reduce(total)
+    return total.item() / dist.get_world_size()
+
+
+def row_sizes() -> dict[str, int]:
+    """Elements of each row, without padding."""
+    return {name: sum(p.numel() for p in parameters) for name, parameters in parameters_of(SmallModel()).items()}
