@@ -1,6 +1,7 @@
 """Models cut into units as learners do it; tests/wrong_answers/fsdp.py names what each must hear."""
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -20,6 +21,19 @@ def cut(*parts, **options):
 
 def ddp(model):
     return DistributedDataParallel(model)
+
+
+def one_small_unit(model):
+    """Data parallel, with a unit for the sake of having one."""
+    fully_shard(model.final_norm)
+    for name, parameter in model.named_parameters():
+        if not name.startswith("final_norm"):
+            parameter.register_post_accumulate_grad_hook(average)
+
+
+def average(parameter):
+    dist.all_reduce(parameter.grad)
+    parameter.grad /= dist.get_world_size()
 
 
 def only_the_root(model):
@@ -68,6 +82,7 @@ def mended(
     units=lambda model: list(model.blocks),
     on_blocks=True,
     on_root=True,
+    param_dtype=torch.bfloat16,
     reduce_dtype=torch.float32,
     before=lambda model: None,
     **options,
@@ -76,7 +91,7 @@ def mended(
 
     def mend(model):
         before(model)
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduce_dtype)
+        policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
         for unit in units(model):
             fully_shard(unit, **({"mp_policy": policy} if on_blocks else {}), **options)
         fully_shard(model, **({"mp_policy": policy} if on_root else {}))

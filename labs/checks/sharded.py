@@ -31,7 +31,7 @@ MESHED = ModelSpec(num_layers=1, hidden_size=16, vocab_size=32, context=4)
 class Sharded:
     """What one rank saw: its step, and how far each whole gradient is from the twin's and from its own batch's.
 
-    A distance is relative; None where there is no gradient. `first_unit_bytes` is one block's, in fp32.
+    A distance is relative; None where there is no gradient. `compute_types` are those of whole weights in use.
     """
 
     step: ShardedStep
@@ -41,6 +41,7 @@ class Sharded:
     resting_bytes: int
     whole_bytes: int
     block_bytes: int
+    compute_types: tuple[str, ...]
 
 
 def batch_of(spec: ModelSpec, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,6 +57,9 @@ def sharded(wrap, spec: ModelSpec) -> Sharded:
     whole_bytes, block_bytes = (tensor_bytes(part.parameters()) for part in (model, model.blocks[0]))
     made = wrap(model)
     model = made if isinstance(made, nn.Module) else model
+    types: set[str] = set()
+    for layer in (module for module in model.modules() if isinstance(module, nn.Linear)):
+        layer.register_forward_pre_hook(lambda layer, _: types.add(str(layer.weight.dtype)))
     step = measure_step(model, batch_of(spec, dist.get_rank()))
     built = {name.removeprefix("module."): _whole(p.grad) for name, p in model.named_parameters()}
     units = [module for module in model.modules() if isinstance(module, FSDPModule)]
@@ -63,7 +67,7 @@ def sharded(wrap, spec: ModelSpec) -> Sharded:
     alone = _gradients(spec, [dist.get_rank()])
     return Sharded(
         step, _distances(built, twin), _distances(built, alone), len(units), tensor_bytes(model.parameters()),
-        whole_bytes, block_bytes,
+        whole_bytes, block_bytes, tuple(sorted(types)),
     )  # fmt: skip
 
 

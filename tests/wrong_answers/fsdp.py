@@ -9,6 +9,7 @@ from learners_units import (
     linears_of,
     mended,
     of_one_rank,
+    one_small_unit,
     only_the_root,
     root_first,
     tables_together,
@@ -59,6 +60,14 @@ def everything_first():
     found = [f"gather {n}" for n in layers] + [f"forward {n}" for n in layers]
     for n in reversed(layers):
         found += [f"backward {n}", f"free {n}", f"reduce {n}"]
+    return found
+
+
+def late_twice():
+    found = moves()()
+    for move, before in (("gather 3", "forward 3"), ("gather 1", "backward 1")):
+        found.remove(move) if move == "gather 3" else found.pop(len(found) - 1 - found[::-1].index(move))
+        found.insert(found.index(before), move)
     return found
 
 
@@ -214,8 +223,9 @@ WRONG = [
     ("fsdp.schedule", moves(frees=False), "Free weights that this computation does not need"),
     ("fsdp.schedule", moves(ahead_forward=False, ahead_backward=False), "Nothing overlaps"),
     ("fsdp.schedule", moves(keeps_last=False), "the last layer of forward is the first of backward"),
-    ("fsdp.schedule", moves(ahead_forward=False), "Do the same in forward"),
+    ("fsdp.schedule", moves(ahead_forward=False), "Backward is without gaps"),
     ("fsdp.schedule", moves(ahead_backward=False), "Forward is without gaps"),
+    ("fsdp.schedule", late_twice, "Some gathers stand right above"),
     ("fsdp.schedule", without("gather 2"), 'Put "gather 2" above it'),
     ("fsdp.schedule", without("reduce 3"), "Reduce each gradient when it is there"),
     ("fsdp.schedule", without("free 1"), "Free weights that this computation does not need"),
@@ -243,6 +253,7 @@ WRONG = [
     ("fsdp.wrap", the_container, "A ModuleList is never called"),
     ("fsdp.wrap", in_bf16, "right but for rounding"),
     ("fsdp.wrap", everything_frozen, "has no gradient"),
+    ("fsdp.wrap", one_small_unit, "Most of the model is in no unit"),
     ("fsdp.wrap", of_one_rank, "alone in its mesh"),
     ("fsdp.mend", mended(units=lambda model: [list(model.blocks)]), "fully_shard of a list makes one unit"),
     ("fsdp.mend", mended(units=lambda model: []), "blocks first"),
@@ -251,6 +262,7 @@ WRONG = [
     ("fsdp.mend", mended(on_root=False), "hands bf16 to one without it"),
     ("fsdp.mend", mended(on_blocks=False, on_root=False), "The old code had a policy"),
     ("fsdp.mend", mended(reduce_dtype=torch.bfloat16), "Keep reduce_dtype"),
+    ("fsdp.mend", mended(param_dtype=torch.float16), "bf16 is asked for"),
     ("fsdp.mend", mended(reshard_after_forward=False), "free them after forward"),
     ("fsdp.mend", mended(before=lambda model: model.bfloat16()), "the shards stay fp32"),
     ("fsdp.mend", with_blocks_alone, "hands bf16 to one without it"),

@@ -22,7 +22,7 @@ def _hint(playback: Playback) -> str:
     late = [move for move in _late(playback.moves) if move != "forward 1"]
     in_forward = [move for move in late if move.startswith("forward")]
     in_backward = [move for move in late if move.startswith("backward")]
-    if in_forward and in_backward:
+    if len(late) == sum(move.startswith("gather") for move in playback.moves) - 1:
         return (
             f"Nothing overlaps: each gather stands right above the move that needs it ({', '.join(late)}). Hand it "
             "over one computation earlier, and it travels meanwhile."
@@ -32,10 +32,12 @@ def _hint(playback: Playback) -> str:
             f"Layer {again} is freed and then gathered again, with no computation between. Keep it: the last layer of "
             "forward is the first of backward."
         )
+    if in_forward and in_backward:
+        return f"Some gathers stand right above the move that needs them: {', '.join(late)}. Move them up by one."
     if in_forward:
-        return f"Forward waits for its gathers ({', '.join(in_forward)}), backward does not. Do the same in forward."
+        return f"Backward is without gaps. In forward compute waits at {', '.join(in_forward)}: do the same there."
     if in_backward:
-        return f"Forward is without gaps; {', '.join(in_backward)} wait for gathers handed over right above them."
+        return f"Forward is without gaps. In backward compute waits at {', '.join(in_backward)}: do the same there."
     waits = [bar for bar in playback.bars if bar.move == "wait"]
     longest = max(waits, key=lambda bar: bar.end_seconds - bar.begin_seconds)
     next_move = next(

@@ -120,6 +120,11 @@ def of_peak(found: Sequence, budget_bytes: int) -> Verdict | None:
 
 def _peak_hint(facts) -> str:
     largest, block = _largest(facts), facts.block_bytes
+    if facts.resting_bytes > 0.75 * facts.whole_bytes:
+        return (
+            "Most of the model is in no unit, and rests whole on each rank, whatever averages its gradients. "
+            "fully_shard(model) at the end takes all that is left."
+        )
     if largest > 0.9 * facts.whole_bytes:
         return (
             "One unit for all saves nothing: it gathers the whole model at once, next to the shards, into a buffer and "
@@ -204,6 +209,10 @@ def of_policy(found: Sequence) -> Verdict | None:
         if wide:
             hint = "A policy holds for its own unit, and no other inherits it. Give it to each call."
             return failed("Some units are gathered in fp32.", hint, rows)
+        if facts.compute_types != ("torch.bfloat16",):
+            rows = row("types of whole weights", "torch.bfloat16", ", ".join(facts.compute_types))
+            hint = "bf16 is asked for: it has the range of fp32, and fp16 has not."
+            return failed("Layers compute in another type.", hint, rows)
         if any(call.element_bytes != FP32_BYTES for call in reduces):
             rows = row("bytes of an element, reduce by reduce", [4] * len(reduces), [c.element_bytes for c in reduces])
             hint = "Sums of many ranks lose digits in bf16. Keep reduce_dtype=torch.float32, as the old code has it."
