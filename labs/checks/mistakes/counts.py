@@ -1,0 +1,104 @@
+"""Mistakes in counting right predictions over ranks, and the hint for each."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from labs.checks.verdict import Verdict, failed, row
+
+
+def of_accuracy(by_rank: Sequence, sets: Sequence) -> Verdict | None:
+    """Numbers first, then who predicted what: a right number of which nothing was shared is refused, too."""
+    wrong_ones = [index for index, (count, wrong) in enumerate(sets) if not _is_right(by_rank, index, count, wrong)]
+    for index in wrong_ones:
+        if text := next((v for v in _values(by_rank, index) if isinstance(v, str)), None):
+            hint = "Return one number on every rank: does every way through your function end in a return?"
+            return failed("The function returns no number.", hint, row("returned", "a number", text))
+    # A set that divides hides most mistakes, so the first that does not is shown.
+    for index, (count, wrong) in enumerate(sets):
+        if index in wrong_ones or (not wrong_ones and not _is_shared(by_rank, index, count)):
+            return _verdict(by_rank, index, count, wrong)
+    return None
+
+
+def _values(by_rank, index: int) -> list:
+    return [seen.values[index] for seen in by_rank]
+
+
+def _is_right(by_rank, index: int, count: int, wrong) -> bool:
+    expected = 1 - len(wrong) / count
+    return all(not isinstance(v, str) and math.isclose(v, expected, abs_tol=1e-6) for v in _values(by_rank, index))
+
+
+def _is_shared(by_rank, index: int, count: int) -> bool:
+    most = -(-count // len(by_rank))
+    predicted = [seen.predicted[index] for seen in by_rank]
+    return sorted(sum(predicted, [])) == list(range(count)) and max(map(len, predicted)) <= most
+
+
+def _verdict(by_rank, index: int, count: int, wrong) -> Verdict:
+    expected, values = 1 - len(wrong) / count, _values(by_rank, index)
+    predicted = [seen.predicted[index] for seen in by_rank]
+    times = Counter(sum(predicted, []))
+    is_right = _is_right(by_rank, index, count, wrong)
+    found = f"{count} rows on {len(by_rank)} ranks, {count - len(wrong)} of them predicted right. "
+    found += "The number is right; the work is not shared as asked." if is_right else "The number is wrong."
+    rows = [] if is_right else [row(f"rank {rank} returns", expected, value) for rank, value in enumerate(values)]
+    rows.append(row("rows predicted by each rank", _even(count, len(by_rank)), [len(rows) for rows in predicted]))
+    return failed(found, _hint(values, predicted, times, count, wrong), *rows)
+
+
+def _even(count: int, world: int) -> list[int]:
+    return [len(range(rank, count, world)) for rank in range(world)]
+
+
+def _hint(values, predicted, times: Counter, count: int, wrong) -> str:
+    world = len(values)
+    if all(len(rows) >= count for rows in predicted):
+        return (
+            "Every rank predicts all rows, so four ranks do the work of one, four times. Give each rank its own share."
+        )
+    if 0 < sum(bool(rows) for rows in predicted) < min(world, count):
+        return "Some ranks predict nothing, and wait for those that do. rows[rank::world_size] gives each a share."
+    if len(times) == count and max(times.values()) > 1:
+        twice = sorted(number for number, seen in times.items() if seen > 1)
+        return (
+            f"Rows {twice} are predicted more than once. torch's DistributedSampler repeats rows until all shares are "
+            "equal, which is fine for training. Evaluate rows[rank::world_size]: shares may differ by one."
+        )
+    if len(times) < count:
+        missing = sorted(set(range(count)) - set(times))
+        if sum(bool(rows) for rows in predicted) < min(world, count):
+            return (
+                "Some ranks predict nothing, so their rows are never seen. rows[rank::world_size] gives each a share."
+            )
+        return f"Rows {missing} are predicted by nobody. What is left after dividing evenly counts as well."
+    own = [sum(number not in wrong for number in rows) / len(rows) if rows else math.nan for rows in predicted]
+    if any(isinstance(v, float) and math.isnan(v) for v in values):
+        return (
+            "nan comes from a rank with an empty share: a mean of nothing. Add up counts, divide once by len(labels)."
+        )
+    if _same(values, own):
+        return "Each rank judges its own rows alone. Add up the right predictions over ranks, divide by len(labels)."
+    means = [value for value in own if not math.isnan(value)]
+    if _same(values, [sum(means) / len(means)] * world) or _same(values, [sum(means) / world] * world):
+        return (
+            "That is the mean of the ranks' accuracies: a row on a rank with few rows weighs more. Add up the right "
+            "predictions over ranks, and divide once, by len(labels)."
+        )
+    right = count - len(wrong)
+    if _same(values, [float(right)] * world):
+        return "That is the number of right predictions. Divide it by the number of rows."
+    if _same(values, [right / count / world] * world):
+        return "Divided by the ranks as well: the sum over ranks is complete, divide it by len(labels) alone."
+    if max(map(len, predicted)) > -(-count // world) and _same(values, [right / count] * world):
+        return "Shares may differ by one row. rows[rank::world_size] cuts them so."
+    return "Add up over ranks: how many are right. Divide once: by how many rows there are."
+
+
+def _same(values, expected) -> bool:
+    return all(
+        not isinstance(v, str) and math.isclose(v, e, abs_tol=1e-6) for v, e in zip(values, expected, strict=True)
+    )

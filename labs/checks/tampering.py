@@ -1,0 +1,195 @@
+"""What a pipeline of lesson 09 does when somebody tampers with its test set: facts for its judges.
+
+A pipeline gets all rows and labels, and which rows are for the test; it returns a function that predicts new rows. An
+honest one makes it of the training rows alone. So its predictions stay as they are when test labels are changed, when
+test rows are, and when a training copy of a test row gets another label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from labs.checks.reference.honest_evaluation import nearest_mean
+
+NUM_SETS = 4
+NUM_ROWS, NUM_TEST, NUM_FRESH, NUM_COLUMNS, NUM_TELLING = 200, 80, 80, 3000, 8
+SHIFT = 1.3  # between the class means of a column that tells, in its deviations
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows [num_rows, columns] with labels 0 and 1, and which of them are for the test."""
+
+    rows: torch.Tensor
+    labels: torch.Tensor
+    is_test: torch.Tensor
+
+    def changed(self, **parts: torch.Tensor) -> Table:
+        return Table(**{**vars(self), **parts})
+
+
+@dataclass(frozen=True)
+class Tampered:
+    """Predictions of the test rows and of fresh ones: `plain` twice, then after each kind of tampering.
+
+    `alone` is `plain`, each row by itself. What is no list of one number a row stands here as text.
+    """
+
+    plain: object
+    again: object
+    alone: object
+    labels_flipped: object
+    half_flipped: object
+    rows_replaced: object
+    copies_flipped: object
+    expected: torch.Tensor
+    fitted_on_test: int = 0
+    choices: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+def selected(pipeline: Callable) -> list[Tampered]:
+    """Let a pipeline that chooses columns work on tables in which 8 of 3,000 columns tell the classes apart."""
+    return [_tampered(pipeline, *_wide_table(seed)) for seed in range(NUM_SETS)]
+
+
+def decontaminated(pipeline: Callable) -> list[Tampered]:
+    """Let a pipeline work on tables in which half of the test rows also stand among the training rows."""
+    return [_tampered(pipeline, *_doubled_table(seed)) for seed in range(NUM_SETS)]
+
+
+def chosen(pipeline: Callable) -> list[Tampered]:
+    """Let a pipeline choose among candidates: one learns, one learns by heart, the others guess."""
+    found = []
+    for seed in range(NUM_SETS):
+        table, fresh = _wide_table(seed, num_columns=12)
+        spies = Spies(seed, table)
+        seen = _tampered(lambda *data, spies=spies: pipeline(spies.fits(), *data), table, fresh)
+        choices = {
+            name: fit(table.rows[~table.is_test], table.labels[~table.is_test])(_probes(table, fresh))
+            for name, fit in spies.named.items()
+        }
+        found.append(Tampered(**{**vars(seen), "fitted_on_test": spies.num_fitted_on_test, "choices": choices}))
+    return found
+
+
+class Spies:
+    """Candidates that note when they are fitted with rows of the test set."""
+
+    def __init__(self, seed: int, table: Table):
+        self.test_rows = {_key(row) for row in table.rows[table.is_test]}
+        self.num_fitted_on_test = 0
+        guesses = {f"guess {number}": _guess(100 * seed + number) for number in range(5)}
+        self.named = {"guess": _guess(100 * seed + 50), "by heart": _by_heart, **guesses, "learns": _learns}
+
+    def fits(self) -> list[Callable]:
+        return [self._watched(fit) for fit in self.named.values()]
+
+    def _watched(self, fit: Callable) -> Callable:
+        def watched(rows, labels):
+            self.num_fitted_on_test += sum(_key(row) in self.test_rows for row in rows)
+            return fit(rows, labels)
+
+        return watched
+
+
+def _learns(rows, labels):
+    predict = nearest_mean(rows[:, :NUM_TELLING], labels)
+    return lambda new: predict(new[:, :NUM_TELLING])
+
+
+def _by_heart(rows, labels):
+    """Know every row that was seen in training, and answer 0 for all others."""
+    known = {_key(row): int(label) for row, label in zip(rows, labels, strict=True)}
+    return lambda new: torch.tensor([known.get(_key(row), 0) for row in new])
+
+
+def _guess(seed: int) -> Callable:
+    """Depend on the row alone, in a way that has nothing to do with its label."""
+
+    def fit(rows, labels):
+        direction = torch.randn(rows.shape[1], generator=torch.Generator().manual_seed(seed))
+        return lambda new: ((new * direction).sum(1).sin() > 0).long()
+
+    return fit
+
+
+def _key(row: torch.Tensor) -> tuple:
+    return tuple(row.tolist())
+
+
+def _wide_table(seed: int, num_columns: int = NUM_COLUMNS) -> tuple[Table, Table]:
+    """Make a table and fresh rows. The first columns tell the classes apart; test rows stand anywhere."""
+    source = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 2, (NUM_ROWS + NUM_FRESH,), generator=source)
+    rows = torch.randn(NUM_ROWS + NUM_FRESH, num_columns, generator=source)
+    rows[:, :NUM_TELLING] += SHIFT * labels[:, None]
+    return _cut(rows, labels, source)
+
+
+def _doubled_table(seed: int) -> tuple[Table, Table]:
+    """Half of the test rows are copies of training rows, labels too; some training rows stand twice as well.
+
+    The classes lie in opposite corners, so that it takes many rows to tell them apart. The values of the last column
+    stand in many rows: one column does not tell copies from others.
+    """
+    source = torch.Generator().manual_seed(seed)
+    rows = torch.rand(NUM_ROWS + NUM_FRESH, 3, generator=source) - 0.5
+    rows[:, 2] = 0.01 * (4 * rows[:, 2]).round()
+    table, fresh = _cut(rows, ((rows[:, 0] > 0) != (rows[:, 1] > 0)).long(), source)
+    test, train = table.is_test.nonzero().flatten(), (~table.is_test).nonzero().flatten()
+    for to, copied in ((test[: NUM_TEST // 2], train[: NUM_TEST // 2]), (train[-10:], train[-20:-10])):
+        table.rows[to], table.labels[to] = table.rows[copied], table.labels[copied]
+    return table, fresh
+
+
+def _cut(rows: torch.Tensor, labels: torch.Tensor, source: torch.Generator) -> tuple[Table, Table]:
+    is_test = torch.zeros(NUM_ROWS, dtype=torch.bool)
+    is_test[torch.randperm(NUM_ROWS, generator=source)[:NUM_TEST]] = True
+    fresh = Table(rows[NUM_ROWS:], labels[NUM_ROWS:], torch.zeros(NUM_FRESH, dtype=torch.bool))
+    return Table(rows[:NUM_ROWS].clone(), labels[:NUM_ROWS].clone(), is_test), fresh
+
+
+def _probes(table: Table, fresh: Table) -> torch.Tensor:
+    return torch.cat([table.rows[table.is_test], fresh.rows])
+
+
+def _tampered(pipeline: Callable, table: Table, fresh: Table) -> Tampered:
+    probes, half = _probes(table, fresh), table.is_test & (torch.arange(NUM_ROWS) % 2 == 0)
+    replaced = torch.where(half[:, None], torch.full_like(table.rows, 40.0), table.rows)
+    is_copy = ~table.is_test & (table.rows[:, None] == table.rows[table.is_test]).all(2).any(1)
+    return Tampered(
+        plain=_predictions(pipeline, table, probes),
+        again=_predictions(pipeline, table, probes),
+        alone=_predictions(pipeline, table, probes, at_once=False),
+        labels_flipped=_predictions(pipeline, _flipped(table, table.is_test), probes),
+        half_flipped=_predictions(pipeline, _flipped(table, half), probes),
+        rows_replaced=_predictions(pipeline, table.changed(rows=replaced), probes),
+        copies_flipped=_predictions(pipeline, _flipped(table, is_copy), probes),
+        expected=torch.cat([table.labels[table.is_test], fresh.labels]),
+    )
+
+
+def _flipped(table: Table, where: torch.Tensor) -> Table:
+    return table.changed(labels=torch.where(where, 1 - table.labels, table.labels))
+
+
+def _predictions(pipeline: Callable, table: Table, probes: torch.Tensor, at_once: bool = True) -> object:
+    """Call the pipeline on copies, so that it cannot change what the next call sees, and then what it returned."""
+    predict = pipeline(table.rows.clone(), table.labels.clone(), table.is_test.clone())
+    if not callable(predict):
+        return f"not a function but {_shape(predict)}"
+    parts = [probes.clone()] if at_once else [probe[None] for probe in probes[-4:]]
+    values = [predict(part) for part in parts]
+    for value, part in zip(values, parts, strict=True):
+        if not isinstance(value, (torch.Tensor, list, tuple)) or len(torch.as_tensor(value).shape) != 1:
+            return f"a function that returns {_shape(value)}"
+        if len(value) != len(part):
+            return f"a function that returns {len(value)} predictions for {len(part)} rows"
+    return torch.cat([torch.as_tensor(value) for value in values]).detach().clone()
+
+
+def _shape(value: object) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
