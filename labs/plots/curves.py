@@ -36,18 +36,29 @@ def draw_loss(axes: Axes, views: dict[str, RunView], num_steps: int | None = Non
         width = max(1.4, 4.2 - 1.2 * index) if len(views) > 1 else 1.8
         _draw_one_loss(axes, view, run_style(index), name if len(views) > 1 else "training loss", width)
     baselines = {round(record.baseline_loss, 6) for view in views.values() for record in view.evals}
+    is_wide = _spans_decades(views)
     for baseline in baselines:
         axes.axhline(baseline, color=FAINT, linewidth=1.2, linestyle=(0, (2, 2)))
         axes.annotate(
-            f"baseline {baseline:.2f}", (0, baseline), (4, 3), ("axes fraction", "data"), "offset points",
-            ha="left", va="bottom", fontsize=8, color=FAINT,
+            f"baseline {baseline:.2f}", (0.35 if is_wide else 0, baseline), (4, 3), ("axes fraction", "data"),
+            "offset points", ha="left", va="bottom", fontsize=8, color=FAINT,
         )  # fmt: skip
+    if is_wide:
+        axes.set_yscale("log")
     if num_steps:
         axes.set_xlim(-0.02 * num_steps, 1.02 * num_steps)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     clean(axes, "optimizer step", "loss [nats], measured")
     axes.legend(fontsize=8, frameon=False, loc="upper right" if len(views) == 1 else "best")
     headline(axes, _loss_title(views), "line: mean over the global batch; markers: validation set" + _stop_words(views))
+
+
+def _spans_decades(views: dict[str, RunView]) -> bool:
+    """Whether losses lie so far apart that a linear axis would show the largest alone, as where a table is learnt."""
+    losses = [value for view in views.values() for value in (
+        *(record.loss for record in view.steps), *(record.validation_loss for record in view.evals)
+    ) if value > 0]  # fmt: skip
+    return bool(losses) and max(losses) > 20 * min(losses)
 
 
 def _draw_one_loss(axes: Axes, view: RunView, style: dict, name: str, width: float) -> None:
@@ -57,7 +68,8 @@ def _draw_one_loss(axes: Axes, view: RunView, style: dict, name: str, width: flo
     if view.evals:
         axes.plot(
             [record.step + 1 for record in view.evals], [record.validation_loss for record in view.evals],
-            linestyle="none", marker=style["marker"], markersize=7, color=style["color"], markeredgecolor="white",
+            linestyle=":" if name == "training loss" else "none", linewidth=1.2,
+            marker=style["marker"], markersize=7, color=style["color"], markeredgecolor="white",
             label="validation loss" if name == "training loss" else None, zorder=3,
         )  # fmt: skip
     if view.config.early_stopping_patience is not None and view.evals:
@@ -82,7 +94,12 @@ def _loss_title(views: dict[str, RunView]) -> str:
     if not evaluated:
         view = next(iter(views.values()))
         return f"Training loss {view.steps[0].loss:.2f} -> {view.steps[-1].loss:.2f}"
-    last = evaluated[0].evals[-1]
+    view, last = evaluated[0], evaluated[0].evals[-1]
+    best = best_of(view.evals)
+    if view.config.early_stopping_patience and len(view.steps) < view.config.steps:
+        return (
+            f"Best validation loss {best.validation_loss:.2f} after step {best.step + 1}, {len(view.steps)} steps done"
+        )
     verdict = "below" if last.validation_loss < last.baseline_loss else "not yet below"
     return f"Validation loss {last.validation_loss:.2f} is {verdict} the baseline {last.baseline_loss:.2f}"
 

@@ -67,7 +67,7 @@ def _of_shape(seen) -> Verdict | None:
         return failed(found, hint, row("predictions that change", 0, changed))
     if any((one.plain[-len(one.alone) :] != one.alone).any() for one in seen):
         found = "A new row gets another prediction when other new rows stand beside it."
-        hint = "The returned function computes statistics of what it is given. All that is learnt comes from training rows."
+        hint = "The returned function computes statistics of what it is given. Learn from training rows alone."
         return failed(found, hint)
     return None
 
