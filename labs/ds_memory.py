@@ -22,7 +22,10 @@ MOMENTS = {"adam": 2, "adamw": 2, "muadam": 2, "muadamw": 2, "lamb": 2, "adagrad
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes of one rank: {state: {place: bytes}}, and on the device what comes and goes (at most, each)."""
+    """Bytes of one rank: {state: {place: bytes}}, and on the device what comes and goes (at most, each).
+
+    Stage 3 has one more state, "reduce_bucket": gradients pass through it, and it is always there.
+    """
 
     num_parameters: int
     states: dict[str, dict[str, int]]
@@ -55,7 +58,9 @@ def rank_memory(found: Reading, num_parameters: int) -> RankMemory | None:
         "gradients": width * (part if stage >= 2 else whole),
         **_updated(found, part if stage else whole, width),
     }
-    states = {state: dict.fromkeys(PLACES, 0) | {"device": held[state]} for state in STATES}
+    if stage == 3 and found.zero.contiguous_gradients:
+        held["reduce_bucket"] = width * min(found.zero.reduce_bucket_size, LARGEST_BUCKET)  # it is never freed
+    states = {state: dict.fromkeys(PLACES, 0) | {"device": size} for state, size in held.items()}
     _offload(found, states, part, width)
     return RankMemory(num_parameters, states, _passing(found, num_parameters, width))
 
@@ -95,8 +100,9 @@ def _offload(found: Reading, states: dict, part: int, width: int) -> None:
         states["gradients"]["host"] += FP32_BYTES * part
         if stage < 3:
             states["parameters"]["host"] += width * part
-        if stage == 2:
+        if stage == 2:  # whole gradients wait on the host from micro-batch to micro-batch
             states["gradients"]["device"] = 0
+            states["gradients"]["host"] += width * part if found.batch and found.batch[2] > 1 else 0
     to = _place(zero.offload_param, stage)
     if stage == 3 and to != "device":
         states["parameters"][to] += states["parameters"]["device"]
@@ -112,10 +118,9 @@ def _place(block, stage: int) -> str:
 def _passing(found: Reading, num_parameters: int, width: int) -> dict[str, int]:
     stage, zero = int(found.zero.stage), found.zero
     bucket = min(zero.reduce_bucket_size, LARGEST_BUCKET)
-    if not stage:
-        return {}
-    buckets = 2 if stage < 3 and zero.overlap_comm else 1  # the second fills while the first is sent
-    passing = {"reduce bucket": buckets * width * bucket if zero.contiguous_gradients else 0}
     if stage == 3:
-        passing["gathered parameters"] = width * min(zero.max_live_parameters, num_parameters)
-    return passing
+        return {"gathered parameters": width * min(zero.max_live_parameters, num_parameters)}
+    if not stage or not zero.contiguous_gradients:
+        return {}
+    buckets = 2 if zero.overlap_comm else 1  # the second fills while the first is sent
+    return {"reduce bucket": buckets * width * bucket}

@@ -9,7 +9,7 @@ import pytest
 
 LABS = Path(__file__).resolve().parent.parent / "labs"
 FLOORS = {
-    0: "units errors spec config records moments named_models",
+    0: "units errors spec config records moments engine_facts named_models",
     1: "widths activations memory traffic schedule ds_layout ds_schedule"
     " footprint puzzle step_traffic ds_estimator scenario fit ds_config ds_file ds_blocks ds_side_blocks ds_keys"
     " ds_refusals ds_reading ds_side_reads ds_reader ds_batch ds_findings ds_stage_findings ds_memory ds_effective"

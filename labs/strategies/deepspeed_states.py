@@ -58,6 +58,13 @@ def flat_buckets(zero) -> list[torch.Tensor]:
     return [buffer for bucket in zero.ipg_buckets.values() for buffer in bucket.buffer or ()]
 
 
+def flat_waiting(zero, module: nn.Module) -> list[torch.Tensor]:
+    """List the gradients that ZeRO-1 or 2 keeps from one micro-batch to the next, which `flat_held` leaves out."""
+    kept = [tensor for tensors in zero.all_grad_tensors.values() for tensor in tensors or ()]
+    kept += [getattr(parameter, "grad_accum", None) for parameter in module.parameters()]
+    return [tensor for tensor in kept if tensor is not None]
+
+
 def cut_held(zero, module: nn.Module) -> dict[str, list[torch.Tensor]]:
     """List what ZeRO-3 holds on this rank, by state. The bucket is always there: it belongs to the gradients."""
     masters = zero.fp32_partitioned_groups_flat
