@@ -139,7 +139,7 @@ def play(schedule: str | Iterable[str], puzzle: Puzzle = PUZZLE) -> Playback:
         try:
             program.make(move)
         except IllegalMove as problem:
-            raise IllegalMove(f'move {number}, "{move}": {problem.why}', problem.advice) from None
+            raise IllegalMove(f'move {number}, "{move:.20}": {problem.why}', problem.advice) from None
     program.finish()
     return Playback(moves, tuple(program.bars), tuple(program.live))
 

@@ -97,9 +97,3 @@ def mended(
         fully_shard(model, **({"mp_policy": policy} if on_root else {}))
 
     return mend
-
-
-def with_blocks_alone(model):
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for block in model.blocks:
-        fully_shard(block, mp_policy=policy)

@@ -103,7 +103,12 @@ def judge_mend(answer) -> Verdict:
 
 
 def judge_mesh_of(answer) -> Verdict:
-    found = _on_ranks("meshed", answer, NODES, world_size=4)
+    try:
+        found = _on_ranks("meshed", answer, NODES, world_size=4)
+    except RankFailed as error:
+        if hint := meshes.error_hint(error.traceback):
+            return failed(f"FSDP refuses it.\n{learners_lines(error.traceback)}", hint)
+        raise
     verdict = meshes.of_meshes(found, NODES)
     return verdict or passed(
         "For both placements of four ranks on two nodes, weights are gathered and gradients scattered inside a node, "

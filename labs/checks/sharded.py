@@ -56,7 +56,8 @@ def sharded(wrap, spec: ModelSpec) -> Sharded:
     model = build_model(spec)
     whole_bytes, block_bytes = (tensor_bytes(part.parameters()) for part in (model, model.blocks[0]))
     made = wrap(model)
-    model = made if isinstance(made, nn.Module) else model
+    if isinstance(made, nn.Module) and made not in set(model.modules()):  # a wrapper, such as DDP
+        model = made
     types: set[str] = set()
     for layer in (module for module in model.modules() if isinstance(module, nn.Linear)):
         layer.register_forward_pre_hook(lambda layer, _: types.add(str(layer.weight.dtype)))
@@ -78,7 +79,7 @@ def meshed(mesh_of, placements) -> list[Sharded | str]:
 
 def _on_mesh(mesh) -> Sharded | str:
     if not isinstance(mesh, DeviceMesh):
-        return f"a {type(mesh).__name__}"
+        return "None" if mesh is None else f"a {type(mesh).__name__}"
     if mesh.ndim == 2 and mesh.mesh_dim_names is None:
         return "a mesh without names"
 

@@ -14,7 +14,6 @@ from learners_units import (
     root_first,
     tables_together,
     the_list_of_blocks,
-    with_blocks_alone,
 )
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -113,6 +112,14 @@ def ceiled(n, w, r):
     return -(-n // w)
 
 
+def left_to_the_last(n, w, r):
+    return n // w + (n % w if r == w - 1 else 0)
+
+
+def owned_from_one(n, w, r):
+    return max(0, min(-(-n // w), n - (r - 1) * -(-n // w)))
+
+
 def owned(n, w, r):
     return len(range(n)[r * -(-n // w) : (r + 1) * -(-n // w)])
 
@@ -142,12 +149,6 @@ def wrap_with_the_norm(model):
     fully_shard(model)
 
 
-def blocks_and_embedding(model):
-    for unit in (model.token_embedding, *model.blocks):
-        fully_shard(unit)
-    fully_shard(model)
-
-
 def without_reshard(model):
     for unit in (model.token_embedding, *model.blocks, model.head):
         fully_shard(unit, reshard_after_forward=False)
@@ -163,6 +164,16 @@ def in_bf16(model):
 
 def wrap_nothing(model):
     return model
+
+
+def blocks_twice(model):
+    for unit in (*model.blocks, *model.blocks):
+        fully_shard(unit)
+
+
+def return_in_the_loop(model):
+    for unit in (model.token_embedding, *model.blocks, model.head):
+        return fully_shard(unit)
 
 
 def the_container(model):
@@ -199,6 +210,10 @@ def mesh_without_names(nodes):
     return DeviceMesh("cpu", nodes)
 
 
+def mesh_in_a_list(nodes):
+    return DeviceMesh("cpu", [nodes], mesh_dim_names=("all", *NAMES))
+
+
 def mesh_of_my_node(nodes):
     return DeviceMesh("cpu", nodes, mesh_dim_names=NAMES)["shard"]
 
@@ -214,7 +229,6 @@ RIGHT = [
     ("fsdp.wrap", wrap_backwards),
     ("fsdp.wrap", wrap_with_prefetch),
     ("fsdp.wrap", wrap_with_the_norm),
-    ("fsdp.mend", mended()),
     ("fsdp.mesh_of", mesh_with_other_names),
 ]
 
@@ -238,12 +252,13 @@ WRONG = [
     ("fsdp.shard_rows", rows(floored, floored), "every row needs an owner"),
     ("fsdp.shard_rows", rows(ceiled, ceiled), "as long as there are rows left"),
     ("fsdp.shard_rows", rows(owned, owned), "an all_gather takes equal pieces"),
+    ("fsdp.shard_rows", rows(left_to_the_last, lambda n, w, r: n // w + n % w), "what is left over alone"),
+    ("fsdp.shard_rows", rows(own=owned_from_one), "Ranks count from 0"),
     ("fsdp.shard_rows", rows(ceiled, owned), "Own rows first"),
     ("fsdp.wrap", wrap_nothing, "Call it at least once"),
     ("fsdp.wrap", ddp, "Averaging gradients of whole replicas is data parallel"),
     ("fsdp.wrap", only_the_root, "One unit for all saves nothing"),
     ("fsdp.wrap", cut(), "The root takes what is in no other unit"),
-    ("fsdp.wrap", blocks_and_embedding, "The root takes what is in no other unit"),
     ("fsdp.wrap", the_list_of_blocks, "A list of modules is one unit"),
     ("fsdp.wrap", tables_together, "needed at opposite ends"),
     ("fsdp.wrap", without_reshard, "stay whole from forward to backward"),
@@ -253,11 +268,14 @@ WRONG = [
     ("fsdp.wrap", the_container, "A ModuleList is never called"),
     ("fsdp.wrap", in_bf16, "right but for rounding"),
     ("fsdp.wrap", everything_frozen, "has no gradient"),
+    ("fsdp.wrap", blocks_twice, "A module is a unit once"),
+    ("fsdp.wrap", return_in_the_loop, "nobody averages their gradients"),
     ("fsdp.wrap", one_small_unit, "Most of the model is in no unit"),
     ("fsdp.wrap", of_one_rank, "alone in its mesh"),
     ("fsdp.mend", mended(units=lambda model: [list(model.blocks)]), "fully_shard of a list makes one unit"),
     ("fsdp.mend", mended(units=lambda model: []), "blocks first"),
     ("fsdp.mend", mended(units=linears_of), "Cut at the blocks"),
+    ("fsdp.mend", mended(units=lambda m: [m.token_embedding, *m.blocks]), "a tensor belongs to one unit"),
     ("fsdp.mend", mended(on_blocks=False), "hands bf16 to one without it"),
     ("fsdp.mend", mended(on_root=False), "hands bf16 to one without it"),
     ("fsdp.mend", mended(on_blocks=False, on_root=False), "The old code had a policy"),
@@ -265,12 +283,12 @@ WRONG = [
     ("fsdp.mend", mended(param_dtype=torch.float16), "bf16 is asked for"),
     ("fsdp.mend", mended(reshard_after_forward=False), "free them after forward"),
     ("fsdp.mend", mended(before=lambda model: model.bfloat16()), "the shards stay fp32"),
-    ("fsdp.mend", with_blocks_alone, "hands bf16 to one without it"),
     ("fsdp.mesh_of", mesh_transposed, "a row is a node"),
     ("fsdp.mesh_of", mesh_as_numbered, "not always numbered node by node"),
     ("fsdp.mesh_of", mesh_of_all, "cuts the weights over all ranks"),
     ("fsdp.mesh_of", mesh_of_copies, "each keeps a whole copy"),
     ("fsdp.mesh_of", mesh_without_names, "only with names"),
+    ("fsdp.mesh_of", mesh_in_a_list, "Two axes are enough"),
     ("fsdp.mesh_of", mesh_of_my_node, "trains a model of its own"),
     ("fsdp.mesh_of", mesh_as_a_list, "Return the DeviceMesh itself"),
 ]

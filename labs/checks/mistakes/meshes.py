@@ -18,6 +18,13 @@ def of_meshes(found: Sequence[Sequence], placements: Sequence) -> Verdict | None
     return None
 
 
+def error_hint(traceback: str) -> str | None:
+    """The hint for an error that FSDP raises about a mesh; None for one that is not known."""
+    if "expects a 1D or 2D DeviceMesh" in traceback:
+        return "Two axes are enough: a row for each node. nodes is such a table already."
+    return None
+
+
 def _of_type(ranks) -> Verdict | None:
     words = next((facts for facts in ranks if isinstance(facts, str)), None)
     if words == "a mesh without names":

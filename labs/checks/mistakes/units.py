@@ -32,6 +32,17 @@ SHARD_ROWS = (
         lambda num_rows, world_size, rank: (-(-num_rows // world_size), _own(num_rows, world_size, rank)),
         "Own rows first, memory second.",
     ),
+    (
+        lambda num_rows, world_size, rank: (
+            num_rows // world_size + (num_rows % world_size if rank == world_size - 1 else 0),
+            num_rows // world_size + num_rows % world_size,
+        ),
+        "The last rank gets what is left over on top of its share. In torch.chunk it gets what is left over alone.",
+    ),
+    (
+        lambda num_rows, world_size, rank: (_own(num_rows, world_size, rank - 1), -(-num_rows // world_size)),
+        "Ranks count from 0: rank 0 owns the first chunk.",
+    ),
 )
 
 
@@ -50,7 +61,14 @@ def error_hint(traceback: str) -> str | None:
             "From the inside out: a unit takes all parameters that are in no unit yet. The model comes last, or "
             "nothing is left for its parts."
         )
-    if "the same dtype" in last:
+    if "already been applied" in last:
+        return "A module is a unit once: it comes twice in your loop."
+    if "is shared with a parameter" in last:
+        return (
+            "Head and embedding are one tensor here, and a tensor belongs to one unit. Leave both to the root, or make "
+            "one unit of the two."
+        )
+    if "the same dtype" in last or "mixed dtype" in last:
         return (
             "A unit with the policy hands bf16 to one without it. Nothing is inherited: each call of fully_shard takes "
             "the policy, the one for the model as well."
@@ -110,10 +128,10 @@ def of_peak(found: Sequence, budget_bytes: int) -> Verdict | None:
         if facts.step.peak_bytes > budget_bytes:
             rows = (
                 row("bytes live at most", f"{budget_bytes:,} or fewer", facts.step.peak_bytes),
-                row("bytes of the whole model", "", facts.whole_bytes),
                 row("bytes of the largest gather", f"about {facts.block_bytes:,}, a block", _largest(facts)),
             )
-            words = f"The gradients are right. {format_bytes(facts.step.peak_bytes)} are live at once on rank {rank}."
+            peak, whole = format_bytes(facts.step.peak_bytes), format_bytes(facts.whole_bytes)
+            words = f"The gradients are right. {peak} are live at once on rank {rank}; the whole model has {whole}."
             return failed(words, _peak_hint(facts), *rows)
     return None
 
