@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from labs.ds_keys import BATCH, TOP_LEVEL, keys_of, known_blocks
+from labs.ds_config.keys import BATCH, TOP_LEVEL, keys_of, known_blocks
 
 MICRO = {"train_micro_batch_size_per_gpu": 2}
 ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}}

@@ -3,8 +3,10 @@
 import pytest
 from live_ds_config import READER, Recording, accept
 
-from labs import ds_blocks, ds_keys, ds_side_blocks
-from labs.ds_reader import REMOVED, REMOVED_ZERO
+from labs.ds_config import blocks as ds_blocks
+from labs.ds_config import keys as ds_keys
+from labs.ds_config import side_blocks as ds_side_blocks
+from labs.ds_config.reader import REMOVED, REMOVED_ZERO
 
 live = accept({"train_batch_size": 1, "comms_logger": {}, "weight_quantization": {}, "zero_optimization": {
     "offload_param": {}, "offload_optimizer": {}, "zenflow": {}}})  # fmt: skip

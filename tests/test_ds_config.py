@@ -13,8 +13,8 @@ from live_ds_config import accept, refusal
 
 from labs.__main__ import main
 from labs.ds_config import explain
+from labs.ds_config.memory import STATES
 from labs.ds_layout import state_bytes
-from labs.ds_memory import STATES
 from labs.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from labs.ds_keys import REMOVED_ZERO, homes_of, nearest, path_of
+from labs.ds_config.keys import REMOVED_ZERO, homes_of, nearest, path_of
 
 Level = Literal["error", "warning", "note"]
 LEVELS = ("error", "warning", "note")

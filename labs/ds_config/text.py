@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from html import escape
 
-from labs.ds_memory import PLACES
-from labs.ds_refusals import LEVELS, Finding
+from labs.ds_config.memory import PLACES
+from labs.ds_config.refusals import LEVELS, Finding
 from labs.units import format_bytes, format_count
 
 WIDTH = 80

@@ -1,16 +1,16 @@
 """What DeepSpeed 0.19.8 takes and does not do: keys that it ignores, and "auto" that nobody fills. No torch.
 
-Each rule yields findings about a config that was read. labs/ds_stage_findings.py has the rules about ZeRO's stages.
+Each rule yields findings about a config that was read. stage_findings.py has the rules about ZeRO's stages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from labs.ds_blocks import DEPRECATED, is_auto
-from labs.ds_keys import BATCH, MODELS, READ, RENAMED, TOP_LEVEL, homes_of, is_comment, nearest, path_of
-from labs.ds_reading import Reading
-from labs.ds_refusals import Finding, shown
+from labs.ds_config.blocks import DEPRECATED, is_auto
+from labs.ds_config.keys import BATCH, MODELS, READ, RENAMED, TOP_LEVEL, homes_of, is_comment, nearest, path_of
+from labs.ds_config.reading import Reading
+from labs.ds_config.refusals import Finding, shown
 
 # Switches that are taken as they are: a text is true, also the text "false".
 SWITCHES = """managed_gradient_accumulation disable_python_gc prescale_gradients zero_allow_untested_optimizer

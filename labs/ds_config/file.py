@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from labs.ds_refusals import Finding
+from labs.ds_config.refusals import Finding
 from labs.errors import ConfigError
 
 LARGEST_BYTES = 10_000_000  # configs have some thousand

@@ -1,7 +1,7 @@
 """Reads a DeepSpeed config and says what it will really do. Truth is DeepSpeed 0.19.8. No torch.
 
-`explain` reads as DeepSpeed reads (labs/ds_reader.py), counts bytes (labs/ds_memory.py), and looks for what DeepSpeed
-takes without doing it (labs/ds_findings.py, labs/ds_stage_findings.py).
+`explain` reads as DeepSpeed reads (reader.py), counts bytes (memory.py), and looks for what DeepSpeed
+takes without doing it (findings.py, stage_findings.py).
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from labs import ds_findings, ds_stage_findings, ds_text
-from labs.ds_blocks import is_auto
-from labs.ds_effective import effective
-from labs.ds_file import read_file
-from labs.ds_keys import BATCH
-from labs.ds_memory import RankMemory, rank_memory
-from labs.ds_reader import read
-from labs.ds_refusals import LEVELS, Finding, shown
+from labs.ds_config.blocks import is_auto
+from labs.ds_config.file import read_file
+from labs.ds_config.findings import RULES
+from labs.ds_config.keys import BATCH
+from labs.ds_config.memory import RankMemory, rank_memory
+from labs.ds_config.reader import read
+from labs.ds_config.refusals import LEVELS, Finding, shown
+from labs.ds_config.settings import effective
+from labs.ds_config.stage_findings import RULES as STAGE_RULES
+from labs.ds_config.text import as_html, as_text
 from labs.errors import ConfigError
 from labs.records import strict_json
 
@@ -56,12 +58,12 @@ class Explanation:
         return strict_json(json.loads(json.dumps(self.to_dict(), default=str)))
 
     def __str__(self) -> str:
-        return ds_text.as_text(self)
+        return as_text(self)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return ds_text.as_html(self)
+        return as_html(self)
 
 
 def explain(
@@ -90,7 +92,7 @@ def explain(
     ranks = _data_parallel_ranks(config if isinstance(source, dict) else {}, world_size, refusals)
     found = read(_filled(config) if trainer else config, ranks, accelerator or this_accelerator())
     findings = [*refusals, *found.refusals]
-    findings += [finding for rule in (*ds_findings.RULES, *ds_stage_findings.RULES) for finding in rule(found)]
+    findings += [finding for rule in (*RULES, *STAGE_RULES) for finding in rule(found)]
     holds = effective(found)
     if trainer and found.config != config:
         findings = [_FILLED, *(finding for finding in findings if not is_auto(config.get(finding.key)))]

@@ -1,7 +1,7 @@
 """The blocks of a DeepSpeed config that decide bytes, with DeepSpeed's names, types and defaults. No torch.
 
 They are pydantic models as DeepSpeed's own are, so both judge a value alike. tests/test_ds_blocks.py holds every field
-to DeepSpeed 0.19.8; labs/ds_side_blocks.py has the blocks that decide no bytes of training.
+to DeepSpeed 0.19.8; side_blocks.py has the blocks that decide no bytes of training.
 """
 
 from __future__ import annotations

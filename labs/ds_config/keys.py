@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from labs import ds_side_blocks as side
-from labs.ds_blocks import BF16, DEPRECATED, FP16, Block, OffloadOptimizer, OffloadParam, Zero
+from labs.ds_config import side_blocks as side
+from labs.ds_config.blocks import BF16, DEPRECATED, FP16, Block, OffloadOptimizer, OffloadParam, Zero
 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 SETTINGS = set(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from labs.ds_config.reading import Reading
 from labs.ds_layout import flat_part_elements, part_elements
-from labs.ds_reading import Reading
 from labs.spec import ParameterSpec
 from labs.widths import FP32_BYTES
 

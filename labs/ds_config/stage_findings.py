@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from labs.ds_blocks import Zero, is_auto
-from labs.ds_reading import Reading
-from labs.ds_refusals import Finding, shown
+from labs.ds_config.blocks import Zero, is_auto
+from labs.ds_config.reading import Reading
+from labs.ds_config.refusals import Finding, shown
 
 # The stages at which a key of zero_optimization is used; a key that is not listed is used at all of them, or by none.
 _FLAT = """reduce_scatter allgather_bucket_size use_multi_rank_bucket_allreduce ignore_unused_parameters

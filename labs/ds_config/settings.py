@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from labs.ds_keys import BATCH
-from labs.ds_memory import optimizer_name
-from labs.ds_reading import Reading
-from labs.ds_refusals import shown
+from labs.ds_config.keys import BATCH
+from labs.ds_config.memory import optimizer_name
+from labs.ds_config.reading import Reading
+from labs.ds_config.refusals import shown
 
 LARGEST = 10**60
 EVERY_STAGE = ("reduce_bucket_size", "overlap_comm", "contiguous_gradients")

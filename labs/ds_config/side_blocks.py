@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from labs.ds_blocks import Block
+from labs.ds_config.blocks import Block
 
 
 class CommsLogger(Block):

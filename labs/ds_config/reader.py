@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 from pydantic import ValidationError
 
-from labs import ds_side_blocks as side
-from labs import ds_side_reads as reads
-from labs.ds_batch import work_out
-from labs.ds_blocks import BF16, FP16, Zero
-from labs.ds_keys import REMOVED, REMOVED_ZERO, path_of
-from labs.ds_reading import Reading
-from labs.ds_refusals import Finding, Refusal, object_at, of_validation, shown
+from labs.ds_config import side_blocks as side
+from labs.ds_config import side_reads as reads
+from labs.ds_config.batch import work_out
+from labs.ds_config.blocks import BF16, FP16, Zero
+from labs.ds_config.keys import REMOVED, REMOVED_ZERO, path_of
+from labs.ds_config.reading import Reading
+from labs.ds_config.refusals import Finding, Refusal, object_at, of_validation, shown
 
 
 def read(config: dict, world_size: float, accelerator: str) -> Reading:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from pydantic import ValidationError
 
-from labs import ds_side_blocks as side
-from labs.ds_keys import MODELS
-from labs.ds_reading import Reading
-from labs.ds_refusals import Refusal, object_at, of_validation, shown
+from labs.ds_config import side_blocks as side
+from labs.ds_config.keys import MODELS
+from labs.ds_config.reading import Reading
+from labs.ds_config.refusals import Refusal, object_at, of_validation, shown
 
 DATA_TYPES = ("fp32", "fp16", "bf16")
 AUTOCAST = {f"{torch}{name}" for torch in ("", "torch.") for name in ("float16", "float32", "bfloat16", "int8")}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from labs.ds_blocks import BF16, FP16, Zero
-from labs.ds_refusals import Finding
-from labs.ds_side_blocks import Compile
+from labs.ds_config.blocks import BF16, FP16, Zero
+from labs.ds_config.refusals import Finding
+from labs.ds_config.side_blocks import Compile
 
 
 @dataclass

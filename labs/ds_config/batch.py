@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from labs.ds_blocks import is_auto
-from labs.ds_keys import BATCH
-from labs.ds_refusals import Finding, Refusal, shown
+from labs.ds_config.blocks import is_auto
+from labs.ds_config.keys import BATCH
+from labs.ds_config.refusals import Finding, Refusal, shown
 
 WHOLE, MICRO, STEPS = BATCH
 _SHORT = {WHOLE: "train_batch_size", MICRO: "micro-batch", STEPS: "accumulation"}
