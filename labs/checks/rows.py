@@ -113,14 +113,16 @@ def gradients_in_rows(model: SmallModel, *batches) -> Parts:
 class Twin:
     """The same training in one process on the whole batch."""
 
-    def __init__(self, optimizer=torch.optim.AdamW, options=OPTIONS, world_size: int = WORLD_SIZE):
-        self.model, self.world_size = SmallModel(), world_size
+    def __init__(self, optimizer=torch.optim.AdamW, options=OPTIONS, forgets: bool = False):
+        self.model, self.world_size, self.forgets = SmallModel(), dist.get_world_size(), forgets
         trained = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = optimizer(trained, **options)
 
     def step(self, step: int) -> tuple[float, Parts]:
         """Make one step; return the loss before it and the weights after it, by row [ranks * part]."""
         batches = [batch_of(step, rank) for rank in range(self.world_size)]
+        if self.forgets:
+            self.optimizer.state.clear()
         self.optimizer.zero_grad()
         loss = self.model(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
         loss.backward()
@@ -145,6 +147,7 @@ class Facts:
     storage_bytes: dict[str, int] = field(default_factory=dict)
     kept_bytes: int = 0
     losses: list[float] = field(default_factory=list)
+    others: dict[str, list[Parts]] = field(default_factory=dict)  # weights by other ways to train
 
     @property
     def row_bytes(self) -> dict[str, int]:
@@ -218,6 +221,8 @@ def stepped(sharded_adamw) -> Facts:
     """Train with the answer's optimizer on parts that the course's own code has reduced."""
     model, facts, twin = SmallModel(), Facts(), Twin()
     before = twin.weights()
+    others = {"defaults": Twin(options={}), "adam": Twin(torch.optim.Adam), "forgets": Twin(forgets=True)}
+    facts.others = {name: [other.step(step)[1] for step in range(NUM_STEPS)] for name, other in others.items()}
     facts.expected += [twin.step(step)[1] for step in range(NUM_STEPS)]
     rows = rows_of(model)
     watch = Watch(model, rows)

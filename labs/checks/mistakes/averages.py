@@ -67,41 +67,21 @@ def _split(facts, whole):
     return parts.pop(facts.rank), torch.cat(parts)
 
 
+_OTHER_OPTIMIZERS = {
+    "defaults": "That is AdamW with its own defaults. Pass **options on to it.",
+    "adam": "That is Adam, where weight decay goes into the averages. AdamW keeps them apart.",
+    "forgets": (
+        "The first step is right, the second is not: the averages begin anew. Make the optimizer once, not in step()."
+    ),
+}
+
+
 def _as_another_optimizer(facts, step: int, name: str) -> str | None:
     """Name the optimizer that gives these weights, where it is a known one."""
-    for hint, weights in _other_optimizers(step).items():
-        if near(facts.built[step][name], weights[name]):
+    for other, hint in _OTHER_OPTIMIZERS.items():
+        if near(facts.built[step][name], facts.others[other][step][name]):
             return hint
     return None
-
-
-def _other_optimizers(step: int) -> dict:
-    """Train a twin in ways that are known to be wrong; imported here, for the board must not import torch."""
-    import torch
-
-    from labs.checks.rows import OPTIONS
-
-    forgets = (
-        "The first step is right, the second is not: the averages begin anew. Make the optimizer once, not in step()."
-    )
-    return {
-        "That is AdamW with its own defaults. Pass **options on to it.": _twin_weights(step, torch.optim.AdamW, {}),
-        "That is Adam, where weight decay goes into the averages. AdamW keeps them apart.": _twin_weights(
-            step, torch.optim.Adam, OPTIONS
-        ),
-        forgets: _twin_weights(step, torch.optim.AdamW, OPTIONS, forgets=True),
-    }
-
-
-def _twin_weights(step: int, optimizer, options, forgets: bool = False) -> dict:
-    from labs.checks.rows import WORLD_SIZE, Twin
-
-    twin = Twin(optimizer, options, WORLD_SIZE)
-    for number in range(step + 1):
-        if forgets:
-            twin.optimizer = optimizer([p for p in twin.model.parameters() if p.requires_grad], **options)
-        _, weights = twin.step(number)
-    return weights
 
 
 def _averages(facts) -> Verdict | None:
