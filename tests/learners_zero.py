@@ -153,6 +153,27 @@ def hold_by_output_hooks(unit, row):
     free()
 
 
+def hold_resizing_the_tensor(unit, row):
+    def free(*_):
+        row.whole.resize_(0)
+
+    unit.register_forward_pre_hook(lambda *_: gather(row))
+    unit.register_forward_hook(free)
+    unit.register_full_backward_pre_hook(lambda *_: gather(row))
+    at_last_gradient(row, free)
+    free()
+
+
+def hold_without_the_tensor(unit, row):
+    def free(*_):
+        row.whole = None
+
+    unit.register_forward_pre_hook(lambda *_: gather(row))
+    unit.register_forward_hook(free)
+    at_last_gradient(row, free)
+    free()
+
+
 def hold_by_fresh_tensors(unit, row):
     """Drop the tensors: autograd's views keep the memory until backward."""
     shapes = [p.shape for p in row.parameters]

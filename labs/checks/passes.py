@@ -106,7 +106,6 @@ def computed(gather_compute_free) -> Held:
     warnings.filterwarnings("ignore", "Full backward hook")
     best = _trained(right.gather_compute_free)
     facts, twin = _trained(gather_compute_free), Twin()
-    facts.alone.append(twin.weights())
     for step in range(NUM_STEPS):
         loss, weights = twin.step(step)
         facts.expected.append(weights)

@@ -102,6 +102,10 @@ def in_a_row(tensors, world_size: int) -> torch.Tensor:
     return F.pad(flat, (0, -len(flat) % world_size))
 
 
+def weights_in_rows(model: SmallModel) -> Parts:
+    return {name: in_a_row(ps, dist.get_world_size()) for name, ps in parameters_of(model).items()}
+
+
 def gradients_in_rows(model: SmallModel, *batches) -> Parts:
     """Gradients of a copy of the model on some batches together, by row [ranks * part]."""
     other = copy.deepcopy(model)
@@ -114,23 +118,20 @@ class Twin:
     """The same training in one process on the whole batch."""
 
     def __init__(self, optimizer=torch.optim.AdamW, options=OPTIONS, forgets: bool = False):
-        self.model, self.world_size, self.forgets = SmallModel(), dist.get_world_size(), forgets
+        self.model, self.forgets = SmallModel(), forgets
         trained = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = optimizer(trained, **options)
 
     def step(self, step: int) -> tuple[float, Parts]:
         """Make one step; return the loss before it and the weights after it, by row [ranks * part]."""
-        batches = [batch_of(step, rank) for rank in range(self.world_size)]
+        batches = [batch_of(step, rank) for rank in range(dist.get_world_size())]
         if self.forgets:
             self.optimizer.state.clear()
         self.optimizer.zero_grad()
         loss = self.model(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
         loss.backward()
         self.optimizer.step()
-        return loss.item(), self.weights()
-
-    def weights(self) -> Parts:
-        return {n: in_a_row(ps, self.world_size) for n, ps in parameters_of(self.model).items()}
+        return loss.item(), weights_in_rows(self.model)
 
 
 @dataclass
@@ -147,6 +148,7 @@ class Facts:
     storage_bytes: dict[str, int] = field(default_factory=dict)
     kept_bytes: int = 0
     losses: list[float] = field(default_factory=list)
+    weights: list[tuple[Parts, Parts]] = field(default_factory=list)  # before and after
     others: dict[str, list[Parts]] = field(default_factory=dict)  # weights by other ways to train
 
     @property
@@ -202,12 +204,14 @@ def reduced(reduce_part) -> Facts:
         facts.expected.append(gradients_in_rows(model, *batches))
         facts.alone.append(gradients_in_rows(model, batches[facts.rank]))
         model(*batches[facts.rank]).backward()
+        before = weights_in_rows(model)
         watch.recorder.start()
         with watch.trace if step else nullcontext():
             for row in rows.values():
                 reduce_part(row)
             facts.kept_bytes = watch.settle(0) if step else 0
         facts.calls.append(watch.calls())
+        facts.weights.append((before, weights_in_rows(model)))
         facts.built.append({name: watch.note(row.mine.grad) for name, row in rows.items()})
         facts.left.append([name for name, p in model.named_parameters() if p.grad is not None])
         for name, row in rows.items():
@@ -220,7 +224,7 @@ def reduced(reduce_part) -> Facts:
 def stepped(sharded_adamw) -> Facts:
     """Train with the answer's optimizer on parts that the course's own code has reduced."""
     model, facts, twin = SmallModel(), Facts(), Twin()
-    before = twin.weights()
+    facts.alone.append(weights_in_rows(model))
     others = {"defaults": Twin(options={}), "adam": Twin(torch.optim.Adam), "forgets": Twin(forgets=True)}
     facts.others = {name: [other.step(step)[1] for step in range(NUM_STEPS)] for name, other in others.items()}
     facts.expected += [twin.step(step)[1] for step in range(NUM_STEPS)]
@@ -237,11 +241,10 @@ def stepped(sharded_adamw) -> Facts:
             watch.recorder.start()
             step()
             facts.calls.append(watch.calls())
-            facts.built.append({name: watch.note(row.whole) for name, row in rows.items()})
+            facts.built.append({name: watch.note(whole) for name, whole in weights_in_rows(model).items()})
             facts.left.append([name for name, row in rows.items() if row.mine.grad is not None])
             for row in rows.values():
                 row.mine.grad = None
         gc.collect()  # cycles of an answer that nothing refers to are not held
         facts.kept_bytes = watch.settle(2 * sum(row.mine.nbytes for row in rows.values()) + 64 * len(rows))
-    facts.alone.append(before)
     return facts

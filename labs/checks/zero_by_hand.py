@@ -146,7 +146,7 @@ EXERCISES = {
             "Before forward and before backward: gather. After forward and at the last gradient: free. And now: free.",
             "def free(*_): row.whole.untyped_storage().resize_(0). Then unit.register_forward_pre_hook(lambda *_: "
             "gather(row)); unit.register_forward_hook(free); unit.register_full_backward_pre_hook(lambda *_: "
-            "gather(row)); at_last_gradient(row, free); free()",
+            "gather(row)); when_complete(row, free); free()",
         ),
     ),
 }

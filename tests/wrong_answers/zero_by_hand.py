@@ -19,7 +19,9 @@ from learners_zero import (
     hold_by_output_hooks,
     hold_everything,
     hold_gathering_once,
+    hold_resizing_the_tensor,
     hold_with_a_hook_that_returns,
+    hold_without_the_tensor,
 )
 
 from labs.checks.reference.zero_by_hand import gradient, partition, reduce_part, sharded_adamw
@@ -173,6 +175,25 @@ def reduce_after_freeing(row):
     reduce_part(row)
 
 
+def reduce_into_the_row(row):
+    row.whole.copy_(gradient(row))
+    row.mine.grad = torch.empty_like(row.mine)
+    dist.reduce_scatter_tensor(row.mine.grad, row.whole)
+    row.mine.grad /= dist.get_world_size()
+    free(row)
+
+
+def reduce_without_a_call(row):
+    row.mine.grad = torch.empty_like(row.mine) / dist.get_world_size()
+    free(row)
+
+
+def reduce_in_double(row):
+    row.mine.grad = torch.empty_like(row.mine, dtype=torch.double)
+    dist.reduce_scatter_tensor(row.mine.grad, gradient(row).double())
+    free(row)
+
+
 def reduce_with_a_list(row):
     row.mine.grad = torch.empty_like(row.mine)
     dist.reduce_scatter(row.mine.grad, list(gradient(row).chunk(dist.get_world_size())))
@@ -227,6 +248,11 @@ def gather_by_sum(row):
 def gather_by_broadcasts(row):
     for owner, part in enumerate(row.whole.chunk(dist.get_world_size())):
         dist.broadcast(part, owner)
+
+
+def gather_into_another(row):
+    row.whole = torch.empty_like(row.whole)
+    gather_parts(row)
 
 
 def gather_twice(row):
@@ -337,7 +363,10 @@ WRONG = [
     ("zero_by_hand.reduce_part", reduce_all_and_keep_it, "a view keeps all of it"),
     ("zero_by_hand.reduce_part", reduce_all, "Only the first half is needed"),
     ("zero_by_hand.reduce_part", reduce_all_on_the_side, "Keep nothing from one call to the next"),
-    ("zero_by_hand.reduce_part", reduce_to_each_owner, "with the fewest bytes"),
+    ("zero_by_hand.reduce_part", reduce_to_each_owner, "for the row does all of it"),
+    ("zero_by_hand.reduce_part", reduce_into_the_row, "use another tensor for gradients"),
+    ("zero_by_hand.reduce_part", reduce_without_a_call, "Nothing has been written into it yet"),
+    ("zero_by_hand.reduce_part", reduce_in_double, "must have the type of row.mine"),
     ("zero_by_hand.reduce_part", reduce_whole, "not the whole row"),
     ("zero_by_hand.reduce_part", reduce_after_freeing, "Let go of gradients after the collective"),
     ("zero_by_hand.sharded_adamw", whole_adamw, "Nothing is sharded"),
@@ -349,6 +378,7 @@ WRONG = [
     ("zero_by_hand.sharded_adamw", adamw(spread=gather_by_sum), "twice the bytes of an all-gather"),
     ("zero_by_hand.sharded_adamw", adamw(spread=gather_by_broadcasts), "that is one all-gather for each row"),
     ("zero_by_hand.sharded_adamw", adamw(spread=gather_twice), "One all-gather for each row, in order"),
+    ("zero_by_hand.sharded_adamw", adamw(spread=gather_into_another), "the ranks drift apart"),
     ("zero_by_hand.sharded_adamw", adamw_of_a_neighbour, "own part is wrong after one step"),
     ("zero_by_hand.sharded_adamw", adamw_of_a_copy, "Do adamw.step() and the all-gather reach"),
     ("zero_by_hand.sharded_adamw", adamw_called_at_once, "Return the function step itself"),
@@ -370,5 +400,7 @@ WRONG = [
     ("zero_by_hand.gather_compute_free", hold_by_fresh_tensors, "autograd's views of it"),
     ("zero_by_hand.gather_compute_free", hold_gathering_once, "What forward has gathered stays"),
     ("zero_by_hand.gather_compute_free", hold_with_a_hook_that_returns, "takes the place of the output"),
+    ("zero_by_hand.gather_compute_free", hold_resizing_the_tensor, "changes the shape and keeps the memory"),
+    ("zero_by_hand.gather_compute_free", hold_without_the_tensor, "gather fills row.whole: keep the tensor"),
     ("zero_by_hand.gather_compute_free", hold(num_gathers=2), "Twice a use is enough"),
 ]

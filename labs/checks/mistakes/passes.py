@@ -76,7 +76,15 @@ def hook_hint(traceback: str) -> str | None:
 
 def unit_hint(text: str) -> str | None:
     """The hint for a rank that fell over a hook, or over memory which is not there; None for another error."""
-    if "UntypedStorage" in text.strip().rpartition("\n")[2]:
+    last = text.strip().rpartition("\n")[2]
+    if "no attribute 'untyped_storage'" in last:
+        return "gather fills row.whole: keep the tensor, and take the memory from under it."
+    if "invalid tensor size" in last:
+        return (
+            "gather found a row.whole of another size. Tensor.resize_ changes the shape and keeps the memory; what has "
+            "to be resized is row.whole.untyped_storage()."
+        )
+    if "UntypedStorage" in last:
         return "What a hook after forward returns takes the place of the output. Let it return nothing: def free(*_)."
     if "signal" in text or "out of bounds for storage" in text:
         return (

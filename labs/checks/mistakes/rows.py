@@ -13,6 +13,8 @@ ELEMENT_BYTES = 4
 def of_reduced(ranks: Sequence) -> Verdict | None:
     """The own part of the mean on every rank, nothing else held, one reduce-scatter a row; None when all is right."""
     for facts in ranks:
+        if verdict := _weights(facts):
+            return verdict
         for step, parts in enumerate(facts.built):
             for name, built in parts.items():
                 if verdict := _reduced_verdict(facts, step, name, built):
@@ -39,6 +41,8 @@ def _reduced_verdict(facts, step: int, name: str, built) -> Verdict | None:
 def _reduced_hint(facts, step: int, name: str, built) -> str:
     whole, n = facts.expected[step][name], facts.world_size
     expected, alone = facts.part_of(whole), facts.part_of(facts.alone[step][name])
+    if all(part.isnan().all() for part in facts.built[step].values()):
+        return "Nothing has been written into it yet. Does the collective run, and has it ended when you go on?"
     if built.isnan().any():
         return (
             "There is something else than a number in it. The padding has to be zeros, and torch.empty holds whatever "
@@ -56,6 +60,15 @@ def _reduced_hint(facts, step: int, name: str, built) -> str:
         if rank != facts.rank and near(built, facts.part_of(whole, rank)):
             return f"That is the part of rank {rank}. Rank r owns the r-th part of the row."
     return "Follow one element: where does it lie in the row, what is added up, by what is it divided?"
+
+
+def _weights(facts) -> Verdict | None:
+    for step, (before, after) in enumerate(facts.weights):
+        changed = [name for name, whole in before.items() if not near(after[name], whole)]
+        if changed:
+            found = f"In call {step + 1} the weights of {changed[0]} have changed on rank {facts.rank}."
+            return failed(found, "row.whole holds the parameters: use another tensor for gradients.")
+    return None
 
 
 def _gradients_left(facts) -> Verdict | None:
@@ -107,7 +120,7 @@ def _reduce_calls(ranks: Sequence) -> Verdict | None:
                 return failed(found, hint, rows)
             if others:
                 found = f"The numbers are right, and they came by {others[0]}."
-                return failed(found, "One reduce_scatter_tensor for the row does it, with the fewest bytes.", rows)
+                return failed(found, "One reduce_scatter_tensor for the row does all of it.", rows)
             found = "The numbers are right, with other calls than one reduce-scatter a row."
             return failed(found, "Reduce the whole row in one call: gradient(row).", rows)
     return None
@@ -116,6 +129,8 @@ def _reduce_calls(ranks: Sequence) -> Verdict | None:
 def grad_hint(traceback: str) -> str | None:
     """The hint for an error about gradients; None for one that is not known."""
     last = traceback.strip().rpartition("\n")[2]
+    if "grad_dtype" in last:
+        return "row.mine.grad must have the type of row.mine: reduce the gradients as they are."
     if "assign a gradient of size" in last or "assigned grad" in last:
         return "row.mine.grad must be as long as row.mine: this rank's part, and not the whole row."
     if "NoneType" in last:
