@@ -125,6 +125,12 @@ def look_on_rank_0(engine, name):
             return parameter_of(engine, name).detach().clone()
 
 
+def look_and_send_back(engine, name):
+    """Right, and more than is needed: rank 0's values go out once more when the block ends."""
+    with deepspeed.zero.GatheredParameters(parameter_of(engine, name), modifier_rank=0):
+        return parameter_of(engine, name).detach().clone()
+
+
 def look_by_hand(engine, name):
     """Right: gather the parts, cut the padding, view."""
     parameter = parameter_of(engine, name)
@@ -171,6 +177,14 @@ def consolidate_flat_by_flat(folder):
             full[name] = whole[offset : offset + shape.numel()].view(shape)
             offset += shape.numel()
     return full
+
+
+def consolidate_with_prefix(folder):
+    return {f"module.{name}": value for name, value in consolidate()(folder).items()}
+
+
+def consolidate_arrays(folder):
+    return {name: value.detach().numpy() for name, value in consolidate()(folder).items()}
 
 
 def consolidate_a_list(folder):

@@ -89,7 +89,7 @@ def of_looks(ranks: Sequence) -> Verdict | None:
         if not seen.is_released:
             hint = "After the `with` block the parameter must be a part again. Which block was never left?"
             return failed(f"{seen.name} stays whole on rank {seen.rank}.", hint)
-        if seen.gathered_bytes > 1.1 * seen.truth.nbytes + 1000:
+        if seen.gathered_bytes > 2.2 * seen.truth.nbytes + 1000:  # a modifier_rank sends it once more
             rows = row(f"bytes gathered for {seen.name}", f"about {seen.truth.nbytes:,}", seen.gathered_bytes)
             hint = "Gather the one parameter alone, not the model: GatheredParameters takes one, too."
             return failed("The values are right, and more was gathered than asked for.", hint, rows)
@@ -124,6 +124,14 @@ def of_state_dict(full: object, weights: dict) -> Verdict | None:
                       row("type", "dict", type(full).__name__))  # fmt: skip
     tensors = [value for value in full.values() if isinstance(value, torch.Tensor)]
     missing = [name for name in weights if name not in full]
+    if tensors and len(missing) == len(weights):
+        hint = "Call each tensor as the model does, without a prefix and without the names of files."
+        return failed("None of the names is one of the model's.", hint,
+                      row("first name", next(iter(weights)), next(iter(full))))  # fmt: skip
+    others = [name for name in weights if name in full and not isinstance(full[name], torch.Tensor)]
+    if others:
+        hint = "Every value is a torch tensor: no array, no list, no shape."
+        return failed(f"{others[0]} is no tensor.", hint, row(others[0], "Tensor", type(full[others[0]]).__name__))
     if tensors and not any(value.numel() for value in tensors):
         hint = (
             "That is the state dict of the module: at stage 3 it holds placeholders. The values are in the other "
@@ -135,7 +143,7 @@ def of_state_dict(full: object, weights: dict) -> Verdict | None:
         return failed(f"{len(missing)} parameters are missing, {missing[0]} for one.", hint,
                       row("parameters", len(weights), len(weights) - len(missing)))  # fmt: skip
     for name, expected in weights.items():
-        if not isinstance(full[name], torch.Tensor) or full[name].shape != expected.shape:
+        if full[name].shape != expected.shape:
             return _wrong_shape(name, full[name], expected)
     wrong = [name for name, expected in weights.items() if not torch.equal(full[name].float(), expected)]
     if wrong:
