@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from labs.config import ModelTrainingConfig
 from labs.plots import plot_heat_map, table_heat_map
-from labs.plots.heat_map import _boxes, _every_nth
+from labs.plots.heat_map import _boxes, _every_nth, norm_range
 from labs.records import StepRecord
 from labs.spec import ModelSpec
 
@@ -82,6 +82,22 @@ def test_the_title_names_what_went_wrong_in_the_last_step_unless_one_is_given():
     assert "Last step: 2 of 2 layers have norm nan or 0" in texts(plot_heat_map(steps))
     assert "Mine" in texts(plot_heat_map(steps, "Mine")) and table_heat_map(steps, "Mine").caption == "Mine"
     assert "Largest norm: b, 4 x a" in texts(plot_heat_map([record(0, {"a": 0.5, "b": 2.0})]))
+
+
+def test_the_table_shows_the_worst_step():
+    steps = [dataclasses.replace(record(i, {"a": 1.0}), grad_norm=norm) for i, norm in enumerate((1, 9, 1, 1, 1, 1, 2))]
+    assert table_heat_map(steps).columns == ("layer", "step 1", "step 2", "step 4", "step 7")
+    steps[5] = dataclasses.replace(steps[5], grad_norm=math.nan)
+    assert table_heat_map(steps).columns == ("layer", "step 1", "step 4", "step 6", "step 7")
+
+
+def test_two_maps_with_one_range_of_norms_have_one_colour_for_one_norm():
+    low, high = [record(0, {"a": 0.01, "b": 0.0})], [record(0, {"a": 100.0, "b": math.inf})]
+    both = norm_range(low, high)
+    assert both == (0.01, 100.0) and norm_range([]) is None
+    for steps in (low, high):
+        (image,) = plot_heat_map(steps, norm_range=both).axes[0].images
+        assert (image.norm.vmin, image.norm.vmax) == both
 
 
 def test_columns_carry_the_numbers_of_their_steps_also_where_some_are_left_out():

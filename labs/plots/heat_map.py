@@ -22,22 +22,27 @@ MAX_ROWS = 16  # of the table
 MARKS = {"0": ("#F2F2F2", "....", "#8C8C8C"), "inf": ("#D55E00", "xxxx", "white"), "nan": (INK, "////", "white")}
 
 
-def plot_heat_map(steps: Sequence[StepRecord], title: str | None = None, num_steps: int | None = None) -> Picture:
+def plot_heat_map(
+    steps: Sequence[StepRecord],
+    title: str | None = None,
+    num_steps: int | None = None,
+    norm_range: tuple[float, float] | None = None,
+) -> Picture:
     """Draw the measured gradient norm of every layer (rows) at every step (columns) before clipping, on a log scale.
 
     Norms of 0, inf and nan are hatched. `title` replaces the sentence about the last step; `num_steps` fixes the
-    width while a run is still going.
+    width while a run is still going; `norm_range` fixes the colours, so that two maps can be compared.
     """
     num_layers = len(_layers(steps))
     picture = Picture(8.6, min(6.4, max(3.1, 1.3 + LABEL_INCHES * num_layers)))
-    draw_heat_map(picture.panel(**NORM_MARGINS), steps, title, num_steps)
+    draw_heat_map(picture.panel(**NORM_MARGINS), steps, title, num_steps, norm_range)
     return picture
 
 
 def table_heat_map(steps: Sequence[StepRecord], title: str | None = None) -> Table:
-    """List the norms of the heat map at the first, a middle and the last step; of many layers every n-th."""
+    """List the norms of the heat map at the first, a middle, the last and the worst step; of many layers every n-th."""
     layers, norms = norm_table(steps)
-    chosen = sorted({0, len(steps) // 2, len(steps) - 1}) if layers else []
+    chosen = sorted({0, _worst(steps), len(steps) // 2, len(steps) - 1}) if layers else []
     shown = _every_nth(len(layers), MAX_ROWS)
     rows = [(layers[row], *(f"{norms[row, column]:.3g}" for column in chosen)) for row in shown]
     if chosen:
@@ -48,8 +53,19 @@ def table_heat_map(steps: Sequence[StepRecord], title: str | None = None) -> Tab
     return Table(title or f"Gradient norm before clipping, measured{some}", columns, tuple(rows))
 
 
+def norm_range(*runs: Sequence[StepRecord]) -> tuple[float, float] | None:
+    """Return the smallest and the largest norm above zero of the steps of some runs; None when there is none."""
+    found = [_usable(norm_table(steps)[1]) for steps in runs]
+    ends = [(float(norms.min()), float(norms.max())) for norms in found if norms.size]
+    return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else None
+
+
 def draw_heat_map(
-    axes: Axes, steps: Sequence[StepRecord], title: str | None = None, num_steps: int | None = None
+    axes: Axes,
+    steps: Sequence[StepRecord],
+    title: str | None = None,
+    num_steps: int | None = None,
+    colors: tuple[float, float] | None = None,
 ) -> None:
     """Draw on given axes, the first layer at the top; the norms of the last step stand at the right."""
     layers, norms = norm_table(steps)
@@ -59,7 +75,8 @@ def draw_heat_map(
     first = steps[0].step + 1
     axes.set_xlim(first - 0.5, max(first - 1 + (num_steps or 0), first - 1 + len(steps)) + 0.5)
     axes.set_ylim(len(layers) - 0.5, -0.5)
-    _draw_norms(axes, norms, first)
+    if colors := colors or norm_range(steps):
+        _draw_norms(axes, norms, first, *colors)
     _draw_marks(axes, norms, first)
     _label_steps(axes, steps)
     clean(axes, "optimizer step", "", grid="")
@@ -75,15 +92,21 @@ def norm_table(steps: Sequence[StepRecord]) -> tuple[list[str], np.ndarray]:
     return layers, np.array(columns, dtype=float).T.reshape(len(layers), len(steps))
 
 
+def _worst(steps: Sequence[StepRecord]) -> int:
+    """The first column whose global norm is the largest; one that is not finite is larger than any."""
+    norms = np.array([record.grad_norm for record in steps])
+    return int(np.argmax(np.where(np.isfinite(norms), norms, np.inf)))
+
+
 def _layers(steps: Sequence[StepRecord]) -> list[str]:
     return list(dict.fromkeys(layer for record in steps for layer in record.layer_grad_norms))
 
 
-def _draw_norms(axes: Axes, norms: np.ndarray, first: int) -> None:
-    usable = norms[np.isfinite(norms) & (norms > 0)]
-    if not usable.size:
-        return
-    low, high = float(usable.min()), float(usable.max())
+def _usable(norms: np.ndarray) -> np.ndarray:
+    return norms[np.isfinite(norms) & (norms > 0)]
+
+
+def _draw_norms(axes: Axes, norms: np.ndarray, first: int, low: float, high: float) -> None:
     shown = np.ma.masked_where(~np.isfinite(norms) | (norms <= 0), norms)
     x_end = first + norms.shape[1] - 0.5
     image = axes.imshow(

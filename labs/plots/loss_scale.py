@@ -28,6 +28,7 @@ def plot_loss_scale(scales: Sequence[float], is_finite: Sequence[bool]) -> Pictu
     axes.yaxis.set_major_locator(LogLocator(base=2, numticks=8))
     axes.minorticks_off()
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlim(0.5, len(scales) + 0.5)
     clean(axes, "optimizer step", "loss scale (log scale)")
     axes.legend(fontsize=8.5, frameon=False, loc="best")
     headline(axes, f"{len(skipped)} of {len(scales)} steps overflow and are skipped", "measured, fp16 on CPU")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
+from html import escape
 
 import ipywidgets as widgets
 
 from labs.config import ModelTrainingConfig
-from labs.plots.heat_map import plot_heat_map
+from labs.plots.heat_map import norm_range, plot_heat_map, table_heat_map
 from labs.records import RunResult
 from labs.widgets.background import Background
 from labs.widgets.pictures import hidden_image, show
@@ -17,37 +17,37 @@ from labs.widgets.watch import Watch
 LIVE_DPI, FINAL_DPI = 80, 110
 
 
-def live_heat_map(config: ModelTrainingConfig, title: str | None = None) -> RunResult:
+def live_heat_map(config: ModelTrainingConfig, title: str | None = None, like: RunResult | None = None) -> RunResult:
     """Run a config, draw layers x steps of its gradient norms meanwhile, at most four times a second, and return it.
 
-    `title` replaces the sentence about the last step when the run is over. Raises what `labs.launch` raises;
-    interrupting the cell ends the run.
+    `title` replaces the sentence about the last step when the run is over; `like` is an earlier run whose colours are
+    used. Raises what `labs.launch` raises; interrupting the cell ends the run.
     """
     from labs.launcher import start  # here, so that the widgets load without it
 
-    watch, image, status = Watch(config), hidden_image(), widgets.HTML()
-    screen = StaticView(widgets.VBox([status, image]), "live_heat_map: run this cell to watch its run")
-    background = Background(lambda text: setattr(status, "value", f"<pre>{text}</pre>"))
+    watch, image, status, numbers = Watch(config), hidden_image(), widgets.HTML(), widgets.HTML()
+    colors = norm_range(like.steps) if like else None
+    screen = StaticView(widgets.VBox([status, image, numbers]), "live_heat_map: run this cell to watch its run")
+    background = Background(lambda text: setattr(status, "value", f"<pre>{escape(text)}</pre>"))
 
     def draw() -> None:
         status.value = watch.status()
-        show(image, plot_heat_map(watch.steps, num_steps=config.steps), LIVE_DPI)
+        show(image, plot_heat_map(watch.steps, None, config.steps, colors), LIVE_DPI)
+
+    def finish() -> None:
+        """Leave the last picture, sharp, and its table, also for readers without a kernel."""
+        picture, table = plot_heat_map(watch.steps, title, norm_range=colors), table_heat_map(watch.steps)
+        status.value = f"{watch.num_steps} of {config.steps} steps under {config.strategy} on {config.world_size} ranks"
+        numbers.value = f"<details><summary>The same in numbers</summary>{table._repr_html_()}</details>"
+        show(image, picture, FINAL_DPI)
+        screen.update(picture, str(table))
 
     screen.display()
     status.value = watch.status()
     run = start(config, on_record=lambda rank, record: watch.hear(rank, record) and background.do("picture", draw))
     watch.follow(run)
     try:
-        result = run.wait()
+        return run.wait()
     finally:
-        background.do("picture", partial(_finish, watch, screen, status, image, title), at_once=True)
+        background.do("picture", finish, at_once=True)
         background.wait_until_idle(10)
-    return result
-
-
-def _finish(watch: Watch, screen: StaticView, status: widgets.HTML, image: widgets.Image, title: str | None) -> None:
-    """Leave the last picture, sharp, also for readers without a kernel."""
-    picture = plot_heat_map(watch.steps, title)
-    status.value = f"{watch.num_steps} of {watch.config.steps} steps, {watch.config.strategy}"
-    show(image, picture, FINAL_DPI)
-    screen.update(picture)

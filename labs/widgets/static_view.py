@@ -25,8 +25,9 @@ class StaticView:
 
         self._handle = display(self._bundle(), raw=True, display_id=uuid4().hex)
 
-    def update(self, picture: Picture) -> None:
-        """Put a picture into the output that `display` made; callable from any thread."""
+    def update(self, picture: Picture, words: str | None = None) -> None:
+        """Put a picture, and words for who sees none, into the output that `display` made; callable from any thread."""
+        self._words = words or self._words
         if self._handle is not None:
             self._handle.update(self._bundle(picture), raw=True)
 
