@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from labs.checks.answer import learners_lines
+from labs.checks.answer import is_machine_at_fault, learners_lines
 from labs.checks.exercise import Exercise
 from labs.checks.mistakes import clipping, global_norm, token_loss
 from labs.checks.mistakes import deep_stack as stack
 from labs.checks.verdict import Verdict, failed, passed
 from labs.config import ModelTrainingConfig
-from labs.failures import RankFailed
+from labs.failures import RankFailed, RankTimeout
 from labs.spec import ModelSpec
 
 LIMIT_SECONDS = 20.0
@@ -46,6 +46,11 @@ def _facts_of(harness: str, answer) -> list | Verdict:
         if hint := global_norm.shard_error_hint(f"{error}\n{error.traceback}"):
             return failed(f"Your function raised an error.\n{learners_lines(error.traceback)}", hint)
         raise
+    except RankTimeout as error:
+        if is_machine_at_fault(error):
+            raise
+        where = "\n".join(f"rank {rank}: {state}" for rank, state in error.collectives.items())
+        return failed(f"The ranks wait for one another.\n{where}", global_norm.HANG_HINT)
 
 
 def judge_global_grad_norm(answer) -> Verdict:

@@ -208,4 +208,7 @@ WRONG_LOSSES = {
         sum((losses * is_real).sum() for losses, is_real in parts) / sum(is_real.numel() for _, is_real in parts)
     ),
     "sample means": _sample_means,
+    "samples": lambda parts: (
+        sum((losses * is_real).sum() for losses, is_real in parts) / sum(len(is_real) for _, is_real in parts)
+    ),
 }

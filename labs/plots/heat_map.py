@@ -34,7 +34,7 @@ def plot_heat_map(
     width while a run is still going; `norm_range` fixes the colours, so that two maps can be compared.
     """
     num_layers = len(_layers(steps))
-    picture = Picture(8.6, min(6.4, max(3.1, 1.3 + LABEL_INCHES * num_layers)))
+    picture = Picture(8.6, min(4.9, max(3.1, 1.3 + LABEL_INCHES * num_layers)))
     draw_heat_map(picture.panel(**NORM_MARGINS), steps, title, num_steps, norm_range)
     return picture
 

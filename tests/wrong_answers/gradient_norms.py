@@ -114,6 +114,24 @@ def norm_of_a_stack(shards):
     return total.sqrt()
 
 
+def norm_that_leaves_early(shards):
+    return global_grad_norm(shards) if shards else torch.zeros(())
+
+
+def norm_that_asks_the_first(shards):
+    total = torch.zeros((), device=shards[0].device)
+    for shard in shards:
+        total += shard.float().square().sum()
+    dist.all_reduce(total)
+    return total.sqrt()
+
+
+def norm_of_the_mean_square(shards):
+    sums = torch.stack([squares(shards), torch.tensor(float(sum(s.numel() for s in shards)), dtype=torch.float64)])
+    dist.all_reduce(sums)
+    return (sums[0] / sums[1]).sqrt()
+
+
 def norm_in_place(shards):
     total = sum((shard.square_().float().sum() for shard in shards), torch.zeros(()))
     dist.all_reduce(total)
@@ -154,6 +172,13 @@ def clip(
         return gives(used, max_norm, loss_scale) if gives else used
 
     return clip_
+
+
+def clip_scaled_to_a_scaled_limit(shards, max_norm, loss_scale=1.0):
+    norm = global_grad_norm(shards)
+    for shard in shards:
+        shard *= min(1.0, max_norm * loss_scale / float(norm + 1e-6)) / loss_scale
+    return norm / loss_scale
 
 
 def local_norm(shards):
@@ -203,6 +228,15 @@ def clip_of_nothing_divides(shards, max_norm, loss_scale=1.0):
     factor = min(1.0, max_norm / norm)
     for shard in shards:
         shard *= factor
+    return norm
+
+
+def clip_to_nan(shards, max_norm, loss_scale=1.0):
+    for shard in shards:
+        shard /= loss_scale
+    norm = global_grad_norm(shards)
+    for shard in shards:
+        shard *= torch.minimum(norm, torch.tensor(max_norm)) / norm
     return norm
 
 
@@ -269,6 +303,18 @@ def loss_by_samples(token_losses, is_real):
     return ((token_losses * is_real).sum(1) / is_real.sum(1).clamp(min=1)).mean()
 
 
+def loss_a_sample(token_losses, is_real):
+    count = torch.tensor(float(len(is_real)))
+    dist.all_reduce(count)
+    return (token_losses * is_real).sum() * dist.get_world_size() / count
+
+
+def loss_all_reduced_with_its_gradient(token_losses, is_real):
+    from torch.distributed.nn import functional
+
+    return functional.all_reduce((token_losses * is_real).sum()) / count_of_all(is_real)
+
+
 def loss_detached(token_losses, is_real):
     return torch.tensor(float(token_loss(token_losses, is_real)))
 
@@ -292,11 +338,13 @@ RIGHT = [
     ("gradient_norms.global_grad_norm", norm_by_gathering_numbers),
     ("gradient_norms.clip_", clip()),
     ("gradient_norms.clip_", clip(unscale="in the norm")),
+    ("gradient_norms.clip_", clip_scaled_to_a_scaled_limit),
     ("gradient_norms.token_loss", loss_weighted),
     ("gradient_norms.token_loss", loss_without_a_token_skips),
+    ("gradient_norms.token_loss", loss_all_reduced_with_its_gradient),
 ]
 
-SUM, MAX, AVG = dist.ReduceOp.SUM, dist.ReduceOp.MAX, mean_root
+SUM, MAX = dist.ReduceOp.SUM, dist.ReduceOp.MAX
 
 WRONG = [
     ("gradient_norms.deep_stack", stack(), "Give it a way around"),
@@ -308,6 +356,8 @@ WRONG = [
     ("gradient_norms.deep_stack", stack(residual=True, norm=True, steps=200), "More steps"),
     ("gradient_norms.deep_stack", stack(residual=True, norm=True, batch_size=128), "Free are"),
     ("gradient_norms.deep_stack", stack(residual=True, norm=True, learning_rate=1e-6), "Is the learning rate"),
+    ("gradient_norms.deep_stack", stack(init_scale=2.0), "explodes before the first step"),
+    ("gradient_norms.deep_stack", stack(residual=True, norm=True, learning_rate=5.0), "too long for any stack"),
     ("gradient_norms.deep_stack", stack_of_a_spec, "a labs.ModelTrainingConfig"),
     ("gradient_norms.global_grad_norm", norm_from(squares, None), "this rank's own shards"),
     ("gradient_norms.global_grad_norm", norm_from(local_norm, SUM, same), "Those are norms of ranks"),
@@ -323,6 +373,9 @@ WRONG = [
     ("gradient_norms.global_grad_norm", norm_a_call_a_tensor, "each call pays latency"),
     ("gradient_norms.global_grad_norm", norm_with_python_zero, "takes 8 bytes"),
     ("gradient_norms.global_grad_norm", norm_of_a_stack, "may own no shard"),
+    ("gradient_norms.global_grad_norm", norm_that_leaves_early, "also a rank that owns none"),
+    ("gradient_norms.global_grad_norm", norm_that_asks_the_first, "do not ask for the first one"),
+    ("gradient_norms.global_grad_norm", norm_of_the_mean_square, "the root of the mean square"),
     ("gradient_norms.global_grad_norm", norm_in_place, "Measure without changing"),
     ("gradient_norms.global_grad_norm", norm_without_inf, "how all know to skip"),
     ("gradient_norms.global_grad_norm", norm_as_a_list, "one number"),
@@ -334,6 +387,10 @@ WRONG = [
     ("gradient_norms.clip_", clip_copies, "The shards are as they were"),
     ("gradient_norms.clip_", clip_rebound, "and never clipped"),
     ("gradient_norms.clip_", clip(factor=lambda limit, norm: limit / (norm or 1.0)), "the factor is at most 1"),
+    ("gradient_norms.clip_", clip(norm=norm_from(tensor_norms, SUM, same)), "Those are norms of tensors"),
+    ("gradient_norms.clip_", clip(factor=lambda limit, norm: max(1.0, limit / (norm or 1.0))), "take the smaller one"),
+    ("gradient_norms.clip_", clip(factor=lambda limit, norm: 1 / (norm or 1.0)), "now has length 1"),
+    ("gradient_norms.clip_", clip_to_nan, "became nan"),
     ("gradient_norms.clip_", clip_of_nothing_divides, "may be 0 everywhere"),
     ("gradient_norms.clip_", clip(gives=lambda norm, limit, scale: norm * scale), "has the loss scale in it"),
     ("gradient_norms.clip_", clip(gives=lambda norm, limit, scale: min(norm, limit)), "the norm after clipping"),
@@ -345,6 +402,8 @@ WRONG = [
     ("gradient_norms.token_loss", loss_sum, "Those are sums"),
     ("gradient_norms.token_loss", loss_divided_twice, "Multiply by the world size"),
     ("gradient_norms.token_loss", loss_counts_padding, "Padding is in the count"),
+    ("gradient_norms.token_loss", loss_reduced_too, "Multiply by the world size"),
+    ("gradient_norms.token_loss", loss_a_sample, "a loss a sample"),
     ("gradient_norms.token_loss", loss_by_samples, "a mean over samples"),
     ("gradient_norms.token_loss", loss_that_leaves_early, "make the same calls"),
     ("gradient_norms.token_loss", loss_detached, "keep the tensor"),

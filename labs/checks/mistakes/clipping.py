@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isnan
 
 from labs.checks.mistakes.global_norm import (
+    WRONG_NORMS,
     Facts,
     all_shards,
     by_case,
@@ -73,16 +73,23 @@ def _is_scaled(fact, factor: float) -> bool:
 
 def _clip_hint(ranks: Facts, facts) -> str:
     """Find the one mistake that explains every case on every rank."""
-    every = [fact for own in ranks for fact in own]
+    every = [fact for own in ranks for fact in own if fact.case.std]
+    if all(_is_scaled(fact, _factor(fact.case, whole_norm(fact.case))) for fact in every):
+        return "Gradients that are 0 became nan: 0 / 0, or inf * 0. Multiply only when the norm is above the limit."
     for explains, hint in _WRONG_CLIPS:
         if all(explains(fact) for fact in every):
             return hint
+    for way, hint in WRONG_NORMS:
+        if all(_is_scaled(fact, _factor(fact.case, _wrong_norm(fact, way))) for fact in every):
+            return f"Clipped by another norm than that of the whole gradient. {hint}"
     ratios = {round(ratio, 6) for fact in facts if (ratio := _ratio(fact)) is not None}
     if len(ratios) > 1:
         return "The ranks multiply by different factors, so the gradient turns. One norm for all, one factor for all."
-    if any(isnan(float(shard.sum())) for fact in every for shard in fact.after if shard.numel()):
-        return "Some gradients are nan: 0 / 0, or inf * 0. Multiply only when the norm is above the limit."
     return "Unscale; norm of the whole; if it is above max_norm, multiply every shard by max_norm / norm, in place."
+
+
+def _wrong_norm(fact, way: Callable) -> float:
+    return way(all_shards(fact.case), fact.rank) / fact.case.loss_scale
 
 
 def _ratio(fact) -> float | None:
@@ -157,5 +164,13 @@ _WRONG_CLIPS: tuple[tuple[Callable, str], ...] = (
     (
         _with(lambda case, rank: case.max_norm / (whole_norm(case) or 1.0) / case.loss_scale),
         "A gradient below the limit was made longer. Clipping leaves it alone: the factor is at most 1.",
+    ),
+    (
+        _with(lambda case, rank: max(1.0, case.max_norm / whole_norm(case)) / case.loss_scale),
+        "Long gradients stay, and short ones were made longer: of 1 and max_norm / norm take the smaller one.",
+    ),
+    (
+        _with(lambda case, rank: 1 / whole_norm(case) / case.loss_scale),
+        "Every gradient now has length 1. It should have length max_norm, and only if it was longer.",
     ),
 )

@@ -12,6 +12,9 @@ FREE_IN_MODEL = ("residual", "norm", "init_scale")
 LARGEST_SPREAD = 100.0  # largest over smallest norm of a block in the last step
 SHARE_OF_BASELINE = 0.5  # the validation loss must be below this share of the baseline
 
+LARGEST_RATE = 0.05
+_TOO_FAST = "The steps are too long for any stack: try a learning rate near 0.001."
+
 
 def of_choice(choice, given: ModelTrainingConfig) -> Verdict | None:
     """Whether the choice is a config that changes only what is free."""
@@ -76,6 +79,8 @@ def block_norms(step) -> list[float]:
 
 def _spread_hint(run, norms: list[float]) -> str:
     model = run.config.model
+    if run.config.learning_rate > LARGEST_RATE:
+        return _TOO_FAST
     if norms[0] < norms[-1]:
         clip = " Clipping makes gradients shorter; it cannot make them longer." if run.config.max_grad_norm else ""
         return f"The gradient vanishes on its way back: each layer passes on a part of it. Give it a way around.{clip}"
@@ -88,6 +93,12 @@ def _spread_hint(run, norms: list[float]) -> str:
 
 def _loss_hint(run) -> str:
     model, first = run.config.model, run.losses[0]
+    if run.config.learning_rate > LARGEST_RATE:
+        return _TOO_FAST
+    if not model.residual and first > 10 * run.evals[-1].baseline_loss:
+        return (
+            "The weights are so large that each layer makes its input longer: the loss explodes before the first step."
+        )
     if model.residual and not model.norm and first > 10 * run.evals[-1].baseline_loss:
         return (
             "Residuals alone add 48 updates up, and the output explodes before the first step. Keep each update small: "
@@ -102,6 +113,6 @@ def _loss_hint(run) -> str:
 
 
 def _explosion_hint(run) -> str:
-    if run.config.learning_rate > 0.05:
-        return "The steps are too long for any stack: try a learning rate near 0.001."
+    if run.config.learning_rate > LARGEST_RATE:
+        return _TOO_FAST
     return "Something explodes. Is the output of 48 layers still of size 1? See init_scale, norm and residual."

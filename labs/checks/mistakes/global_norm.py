@@ -10,6 +10,11 @@ from labs.checks.verdict import Verdict, failed, row
 TOLERANCE = 1e-4  # relative; torch adds 1e-6 to the norm before it divides
 SMALL_BYTES = 16  # a number or two; everything else is a shard
 
+HANG_HINT = (
+    "Every rank must make the same calls, with one number each, however many shards it owns: also a rank that owns "
+    "none. Add up first, call once, after the loop."
+)
+
 Facts = Sequence[Sequence]  # by rank, by case
 
 
@@ -22,6 +27,8 @@ def shard_error_hint(traceback: str) -> str | None:
             "The ranks called with tensors of different sizes. Shards differ in size; and on a rank without any, "
             "Python's sum is the integer 0, which takes 8 bytes: begin with torch.zeros(())."
         )
+    if "list index out of range" in traceback:
+        return "A rank may own no shard at all: do not ask for the first one."
     if "division by zero" in traceback:
         return "A gradient may be 0 everywhere. Divide only when the norm is above the limit."
     return None
@@ -59,7 +66,7 @@ def _norm_hint(ranks: Facts, fact) -> str:
             "Squares of bf16 numbers, added up in bf16, lose what is smaller than a 256th of the sum. "
             "Make each shard fp32 first: shard.float()."
         )
-    for way, hint in _WRONG_NORMS:
+    for way, hint in WRONG_NORMS:
         if all(_agrees(f, way) for f in finite):
             return hint
     if len({f.value for f in finite if f.case == fact.case}) > 1:
@@ -79,7 +86,7 @@ def _root_of_each(numbers: Iterable[float]) -> float:
     return sum(number**2 for number in numbers) ** 0.5
 
 
-_WRONG_NORMS: tuple[tuple[Callable, str], ...] = (
+WRONG_NORMS: tuple[tuple[Callable, str], ...] = (
     (
         lambda shards, rank: two_norm(shards[rank]),
         "That is the norm of this rank's own shards. Each rank sees another one, and no error says so: add up over "
@@ -116,6 +123,13 @@ _WRONG_NORMS: tuple[tuple[Callable, str], ...] = (
     (
         lambda shards, rank: max((float(s.abs().max()) for own in shards for s in own if s.numel()), default=0.0),
         "That is the largest element. The 2-norm adds up the squares of all of them.",
+    ),
+    (
+        lambda shards, rank: (
+            two_norm([s for own in shards for s in own]) / sum(s.numel() for own in shards for s in own) ** 0.5
+        ),
+        "That is the root of the mean square. The norm is the root of the sum: do not divide by the number of "
+        "elements.",
     ),
     (
         lambda shards, rank: two_norm(shards[0]),

@@ -70,5 +70,6 @@ _LOSS_HINTS = {
     "divided twice": (
         "Right, and divided by the number of ranks once too often: DDP averages afterwards. Multiply by the world size."
     ),
+    "samples": "That is a loss a sample: long samples make longer steps. Divide by real tokens, is_real.sum().",
     "sample means": "That is a mean over samples: a token in a short sample weighs more. Count tokens.",
 }
