@@ -61,7 +61,7 @@ def test_colours_are_the_norms_of_each_layer_and_step():
 
 
 def test_names_of_fifty_layers_do_not_overlap():
-    for num_layers in (1, 17, 48, 96):
+    for num_layers in (1, 17, 48, 64, 96):
         model = ModelSpec(num_layers=num_layers)
         picture = plot_heat_map([fake_step(DEEP.replace(model=model), 0)])
         picture.png(50)  # lays the labels out

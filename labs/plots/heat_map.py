@@ -182,7 +182,8 @@ def _every_nth(count: int, most: int) -> list[int]:
     every = -(-(count - 1) // (most - 1)) if count > most else 1
     shown = list(range(0, count, every))
     if count and shown[-1] != count - 1:
-        shown = [*(shown if count - 1 - shown[-1] > every / 2 and len(shown) < most else shown[:-1]), count - 1]
+        has_room = (count - 1 - shown[-1]) * most >= count and len(shown) < most
+        shown = [*(shown if has_room else shown[:-1]), count - 1]
     return shown
 
 
