@@ -224,6 +224,12 @@ def dropped(rows):
     return list(range(dist.get_rank() * each, (dist.get_rank() + 1) * each))
 
 
+def rest_at_the_end(rows):
+    rank, world = dist.get_rank(), dist.get_world_size()
+    each = len(rows) // world
+    return list(range(rank * each, len(rows) if rank == world - 1 else (rank + 1) * each))
+
+
 def accuracy_by(share, how="seen"):
     """An accuracy of a share of the rows, the sums divided in one of several ways."""
 

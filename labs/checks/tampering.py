@@ -181,14 +181,17 @@ def _predictions(pipeline: Callable, table: Table, probes: torch.Tensor, at_once
     predict = pipeline(table.rows.clone(), table.labels.clone(), table.is_test.clone())
     if not callable(predict):
         return f"not a function but {_shape(predict)}"
-    parts = [probes.clone()] if at_once else [probe[None] for probe in probes[-4:]]
-    values = [predict(part) for part in parts]
-    for value, part in zip(values, parts, strict=True):
-        if not isinstance(value, (torch.Tensor, list, tuple)) or len(torch.as_tensor(value).shape) != 1:
-            return f"a function that returns {_shape(value)}"
-        if len(value) != len(part):
-            return f"a function that returns {len(value)} predictions for {len(part)} rows"
-    return torch.cat([torch.as_tensor(value) for value in values]).detach().clone()
+    found = []
+    for part in [probes.clone()] if at_once else [probe[None] for probe in probes[-4:]]:
+        try:
+            found.append(torch.as_tensor(predict(part)).detach().clone())
+        except TypeError as error:
+            if "positional argument" not in str(error):
+                raise
+            return f"a function that asks for more than new rows ({error})"
+        if found[-1].shape != (len(part),):
+            return f"a function that returns {_shape(found[-1])} for {len(part)} row{'s' * (len(part) > 1)}"
+    return torch.cat(found)
 
 
 def _shape(value: object) -> str:

@@ -18,6 +18,7 @@ from learners_shares import (
     not_returned,
     own_statistics,
     padded,
+    rest_at_the_end,
     skips_an_empty_share,
     strided,
 )
@@ -87,13 +88,25 @@ def the_test_by_heart(rows, labels, is_test):
     return nearest_row(rows, labels)
 
 
+def select_and_squeeze(rows, labels, is_test):
+    predict = select(rows, labels, is_test)
+    return lambda new: predict(new).squeeze()
+
+
+def select_with_what_varies_in_all(rows, labels, is_test):
+    """No label of the test set, and yet its rows."""
+    varying = rows.std(0).topk(2500).indices
+    predict = select(rows[:, varying], labels, is_test)
+    return lambda new: predict(new[:, varying])
+
+
 def select_fewer_by_loops(rows, labels, is_test):
     """Right: ten columns, as a list."""
     train_rows, train_labels = train_of(rows, labels, is_test)
     gaps = (train_rows[train_labels == 1].mean(0) - train_rows[train_labels == 0].mean(0)).abs().tolist()
     columns = sorted(range(len(gaps)), key=lambda column: -gaps[column])[:10]
     predict = on_columns(columns, train_rows, train_labels)
-    return lambda new: [int(label) for label in predict(new)]
+    return lambda new: predict(new).numpy()
 
 
 def select_with_scaling(rows, labels, is_test):
@@ -150,6 +163,15 @@ def choose_by_test(fits, rows, labels, is_test):
 def choose_by_training(fits, rows, labels, is_test):
     train = train_of(rows, labels, is_test)
     return max((fit(*train) for fit in fits), key=lambda predict: num_right(predict, *train))
+
+
+def choose_and_forget_to_fit(fits, rows, labels, is_test):
+    return held_out(fits, rows, labels, is_test)
+
+
+def choose_all_of_them(fits, rows, labels, is_test):
+    models = [fit(*train_of(rows, labels, is_test)) for fit in fits]
+    return lambda new: (sum(model(new) for model in models) > len(models) / 2).long()
 
 
 def choose_the_first(fits, rows, labels, is_test):
@@ -216,6 +238,8 @@ WRONG = [
     ("honest_evaluation.select", the_test_by_heart, "rows[~is_test] and labels[~is_test]"),
     ("honest_evaluation.select", select_and_scale_with_all, "A statistic or a choice is made from all rows"),
     ("honest_evaluation.select", select_and_scale_new_rows_by_themselves, "statistics of what it is given"),
+    ("honest_evaluation.select", select_with_what_varies_in_all, "A statistic or a choice is made from all rows"),
+    ("honest_evaluation.select", select_and_squeeze, "Return a function"),
     ("honest_evaluation.select", select_nothing, "Nothing useful is selected"),
     ("honest_evaluation.select", select_and_judge, "Return a function"),
     ("honest_evaluation.select", select_and_predict, "Return a function"),
@@ -231,6 +255,8 @@ WRONG = [
     ("honest_evaluation.choose", choose_by_training, "learning by heart looks best"),
     ("honest_evaluation.choose", choose_the_first, "The first candidate is taken"),
     ("honest_evaluation.choose", choose_the_worst, "not among those chosen"),
+    ("honest_evaluation.choose", choose_all_of_them, "not among those chosen"),
+    ("honest_evaluation.choose", choose_and_forget_to_fit, "Return a function"),
     ("honest_evaluation.choose", choose_and_fit_with_all, "gets training rows alone"),
     ("honest_evaluation.choose", choose_with_another_cut_each_time, "a fixed seed"),
     ("honest_evaluation.standardizer", Fitted(own_statistics), "The ranks do not agree"),
@@ -258,6 +284,7 @@ WRONG = [
     ("honest_evaluation.accuracy", accuracy_by(dropped), "predicted by nobody"),
     ("honest_evaluation.accuracy", accuracy_of_all_rows, "the work of one, four times"),
     ("honest_evaluation.accuracy", accuracy_of_rank_0, "Some ranks predict nothing"),
+    ("honest_evaluation.accuracy", accuracy_by(rest_at_the_end), "Shares may differ by one row"),
     ("honest_evaluation.accuracy", accuracy_by(strided, mean_of_accuracies), "mean of the ranks' accuracies"),
     ("honest_evaluation.accuracy", accuracy_by(strided, each_own), "judges its own rows alone"),
     ("honest_evaluation.accuracy", accuracy_by(strided, not_returned), "Return one number"),
