@@ -49,7 +49,8 @@ def draw_loss(axes: Axes, views: dict[str, RunView], num_steps: int | None = Non
         axes.set_xlim(-0.02 * num_steps, 1.02 * num_steps)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     clean(axes, "optimizer step", "loss [nats], measured")
-    axes.legend(fontsize=8, frameon=False, loc="upper right" if len(views) == 1 else "best")
+    corner = "lower left" if is_wide else "upper right"  # where neither the baseline nor the curve passes
+    axes.legend(fontsize=8, frameon=False, loc=corner if len(views) == 1 else "best")
     headline(axes, _loss_title(views), "line: mean over the global batch; markers: validation set" + _stop_words(views))
 
 

@@ -98,6 +98,6 @@ def _draw(axes, height: int, leak: Leak) -> None:
         )  # fmt: skip
     is_small = abs(leak.gap[0]) < 2 * leak.gap[1] / len(leak.pairs) ** 0.5
     axes.annotate(
-        f"{100 * leak.gap[0]:+.0f} points", (1, height), (8, 0), ("axes fraction", "data"), "offset points",
+        f"{round(100 * leak.gap[0]) or 0:+d} points", (1, height), (8, 0), ("axes fraction", "data"), "offset points",
         va="center", fontsize=9.5, color=FAINT if is_small else INK, fontweight="normal" if is_small else "bold",
     )  # fmt: skip
