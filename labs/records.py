@@ -12,6 +12,7 @@ from labs.config import ModelTrainingConfig
 from labs.moments import RankTimeline
 
 STATES = ("parameters", "gradients", "optimizer", "master_weights", "activations", "buffers")
+MODEL_STATES = tuple(state for state in STATES if state != "activations")  # what a rank holds from step to step
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,12 @@ def timeline_step(config: ModelTrainingConfig) -> int | None:
     return config.steps - 2 if config.steps >= 3 else None
 
 
+def steps_per_second(steps: tuple[StepRecord, ...]) -> float:
+    """Steps over their seconds; in four or more without the first (warm-up) and the two that are looked into."""
+    counted = steps[1:-2] or steps
+    return len(counted) / sum(step.seconds for step in counted)
+
+
 @dataclass(frozen=True)
 class RunResult:
     """A finished run: its description and the records of every rank."""
@@ -178,9 +185,7 @@ class RunResult:
 
     @property
     def steps_per_second(self) -> float:
-        """Steps over their seconds; in four or more without the first (warm-up) and the two that are looked into."""
-        counted = self.steps[1:-2] or self.steps
-        return len(counted) / sum(step.seconds for step in counted)
+        return steps_per_second(self.steps)
 
     def to_dict(self) -> dict:
         """Return what `python -m labs train --json` prints, and `ranks`, from which `from_dict` rebuilds the run."""

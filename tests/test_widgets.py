@@ -11,8 +11,8 @@ from labs.config import STRATEGIES, ConfigError, ModelTrainingConfig
 from labs.spec import ModelSpec
 from labs.widgets import cells
 from labs.widgets.background import Background
-from labs.widgets.code_panel import code_for, needed_fields
 from labs.widgets.controls import STRATEGIES as EXPLAINED
+from labs.widgets.export_page import code_for, commands_for, needed_fields
 from labs.widgets.strategy_lab import StrategyLab, strategy_lab
 
 PATIENCE_SECONDS = 60  # a limit for hangs, never waited out by a test that passes
@@ -64,8 +64,11 @@ class FakePicture:
 def pictures_drawn_at_once(monkeypatch, request):
     """Drawing is tested in test_plots.py; only the test with real ranks draws here too."""
     if "real_run" not in request.node.name:
-        for name in ("plot_curves", "plot_bytes", "plot_run", "plot_shard_map", "plot_comparison"):
-            monkeypatch.setattr(f"labs.widgets.strategy_lab.{name}", lambda *given: FakePicture())
+        monkeypatch.setattr("labs.widgets.strategy_lab.plot_run", lambda *given: FakePicture())
+        monkeypatch.setattr("labs.widgets.compare_page.plot_loss", lambda *given: FakePicture())
+        monkeypatch.setattr("labs.widgets.largest_page.plot_largest", lambda *given: FakePicture())
+        for name in ("memory", "traffic", "shard_map", "loss", "heat_map", "timelines"):
+            monkeypatch.setattr(f"labs.widgets.run_pages.plot_{name}", lambda *given: FakePicture())
 
 
 @pytest.fixture
@@ -84,6 +87,18 @@ def lab(fake):
 def settle(lab):
     assert lab.wait(PATIENCE_SECONDS), "the lab did not come to rest"
     assert "Traceback" not in lab.error.value
+
+
+def look_at(lab, page):
+    """Put a page on top and return its picture."""
+    lab.tabs.selected_index = lab.tabs.titles.index(page)
+    settle(lab)
+    return lab.pages.pages[page].image.value
+
+
+def look_at_compare(lab):
+    lab.tabs.selected_index = lab.tabs.titles.index("Compare")
+    settle(lab)
 
 
 def run_to_end(lab, fake, **fields):
@@ -117,9 +132,9 @@ def test_a_choice_that_cannot_run_shows_its_sentence_and_disables_run(lab):
     with pytest.raises(ConfigError) as problem:
         _ = lab.config
     assert str(problem.value) in lab.verdict.value and "try batch_size=33" in lab.verdict.value
-    assert lab.run_button.disabled and lab.code.save_button.disabled
+    assert lab.run_button.disabled and lab.export.save_button.disabled
     lab.controls.batch_size.value = 33
-    assert not lab.run_button.disabled and not lab.code.save_button.disabled
+    assert not lab.run_button.disabled and not lab.export.save_button.disabled
 
 
 def test_steps_below_the_warm_up_shorten_it_as_a_config_does(lab):
@@ -131,36 +146,42 @@ def test_predicted_bytes_stand_there_before_the_run(lab):
     lab.controls.mixed_precision.value = False
     # fp32 Adam holds 4 + 4 + 8 bytes a parameter; the tiny model has 220,544 parameters.
     assert lab.config.model.num_parameters == 220_544
-    assert "optimizer 1.68 MiB" in lab.verdict.value and "master" not in lab.verdict.value
-    settle(lab)
-    assert all(bytes(image.value).startswith(b"\x89PNG") for image in (lab.curves, lab.bars, lab.shard_map))
+    assert "Each rank will hold 3.37 MiB of states" in lab.verdict.value
+    assert all(bytes(look_at(lab, page)).startswith(b"\x89PNG") for page in ("Memory", "Wire", "Shards"))
+    for page in ("Loss", "Norms", "Timeline"):
+        assert look_at(lab, page) == b"" and lab.pages.pages[page].words.value
 
 
 def test_a_run_is_followed_live_and_kept(lab, fake):
     settle(lab)
-    before = lab.curves.value
+    before = lab.pages.pages["Loss"].image.value
     lab.run_button.click()
+    assert lab.page == "Loss"  # which grows; before, it is empty
     assert lab.run_button.disabled and not lab.cancel_button.disabled
     assert fake.started.wait(PATIENCE_SECONDS) and fake.config == lab.config
     fake.emit(4)
     assert lab._background.wait_until_idle(PATIENCE_SECONDS)
     assert lab.progress.value == 4 and lab.progress.max == 6
-    assert "step 4 of 6" in lab.status.value and lab.curves.value != before
+    assert "step 4 of 6" in lab.status.value and lab.pages.pages["Loss"].image.value != before
     result = fake_result(strategy="ddp", world_size=2, steps=6)
     fake.end(result)
     settle(lab)
     assert lab.results == {"ddp x 2, tiny, bf16": result}
     assert lab.progress.value == 6 and lab.progress.bar_style == "success"
     assert not lab.run_button.disabled and lab.cancel_button.disabled
-    assert "Bytes held, predicted / measured" in lab.numbers.value
+    look_at(lab, "Memory")
+    assert "Bytes held, predicted / measured" in lab.pages.pages["Memory"].table.value
 
 
 def test_a_finished_run_stays_on_the_screen_while_the_next_is_chosen(lab, fake):
     run_to_end(lab, fake)
-    shown = lab.curves.value
+    shown = look_at(lab, "Shards")
     lab.controls.strategy.value = "zero3"
     settle(lab)
-    assert lab.curves.value == shown
+    assert lab.pages.pages["Shards"].image.value == shown
+    lab.shown.control.value = lab.shown.control.options[0]
+    settle(lab)
+    assert lab.pages.pages["Shards"].image.value != shown
 
 
 def test_cancel_ends_the_run_and_says_how_far_it_came(lab, fake):
@@ -226,7 +247,7 @@ def test_a_second_click_on_run_starts_nothing(lab, fake):
 def test_kept_runs_can_be_renamed_hidden_and_removed(lab, fake):
     run_to_end(lab, fake)
     run_to_end(lab, fake)
-    first, second = lab.kept.rows
+    first, second = lab.compare.kept.rows
     assert list(lab.results) == ["ddp x 2, tiny, bf16", "ddp x 2, tiny, bf16 (2)"]
     first.name.value = "mine"
     second.name.value = "mine"
@@ -234,12 +255,13 @@ def test_kept_runs_can_be_renamed_hidden_and_removed(lab, fake):
     second.name.value = "  "
     assert list(lab.results) == ["mine", "mine (2)"]
     first.overlay.value = False
-    settle(lab)
-    assert list(lab.kept.overlaid) == ["mine (2)"] and "mine (2)" in lab.comparison_table.value
+    look_at_compare(lab)
+    assert list(lab.compare.kept.overlaid) == ["mine (2)"] and "mine (2)" in lab.compare.table.value
+    assert lab.shown.control.options[1:] == lab.export.what.options[1:] == ("mine", "mine (2)")
     second.remove_button.click()
     first.remove_button.click()
     settle(lab)
-    assert not lab.results and lab.comparison.value == b""
+    assert not lab.results and lab.compare.image.value == b""
 
 
 @pytest.mark.parametrize(
@@ -270,14 +292,80 @@ def test_the_code_names_only_what_differs_from_the_defaults():
 def test_an_exported_config_is_read_back_by_the_command_line(lab, tmp_path):
     from labs.train_command import build_parser, read_config
 
-    lab.code.file_name.value = str(tmp_path / "run.json")
+    lab.export.file_name.value = str(tmp_path / "run.json")
     lab.controls.learning_rate.value = 2e-4
-    lab.code.save_button.click()
-    assert "written" in lab.code.message.value
+    lab.export.save_button.click()
+    assert "written" in lab.export.message.value
     assert read_config(build_parser().parse_args(["--config", str(tmp_path / "run.json")])) == lab.config
-    lab.code.file_name.value = str(tmp_path / "missing" / "run.json")
-    lab.code.save_button.click()
-    assert "could not be written" in lab.code.message.value
+    lab.export.file_name.value = str(tmp_path / "missing" / "run.json")
+    lab.export.save_button.click()
+    assert "could not be written" in lab.export.message.value
+
+
+def test_a_kept_run_is_exported_whole_and_read_back(lab, fake, tmp_path):
+    from labs.records import RunResult
+    from labs.train_command import build_parser, read_config
+
+    run_to_end(lab, fake)
+    lab.controls.strategy.value = "zero3"
+    (name,) = lab.results
+    lab.export.what.value = name
+    lab.export.file_name.value = str(tmp_path / "kept.json")
+    assert "strategy=&#x27;ddp&#x27;" in lab.export.code.value
+    lab.export.save_button.click()
+    assert RunResult.load(tmp_path / "kept.json") == lab.results[name]
+    config = read_config(build_parser().parse_args(["--config", str(tmp_path / "kept.json")]))
+    assert config == lab.results[name].config != lab.config
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world_size", "machines"), [("fsdp", 4, [4, 2]), ("ddp", 3, [3]), ("single", 1, [1])]
+)
+def test_the_commands_start_as_many_processes_as_the_run_has_ranks(strategy, world_size, machines):
+    config = ModelTrainingConfig(strategy=strategy, world_size=world_size, batch_size=12)
+    lines = [line for line in commands_for(config, "my run.json").splitlines() if line.startswith("torchrun")]
+    assert [int(line.split("--nproc-per-node ")[1].split()[0]) for line in lines] == machines
+    assert all(line.endswith("-m labs train --config 'my run.json'") for line in lines)
+
+
+def test_the_largest_model_is_run_and_its_bar_becomes_a_measurement(lab, fake):
+    lab.controls.strategy.value = "fsdp"
+    lab.tabs.selected_index = lab.tabs.titles.index("Largest")
+    settle(lab)
+    assert lab.largest.run_button.description == "Run fsdp: 10 layers"  # of 64: 4 MiB hold 520 K x 16 / 2 bytes
+    lab.largest.run_button.click()
+    assert lab.page == "Largest" and lab.config.model == ModelSpec.from_name("tiny", num_layers=10)
+    assert fake.started.wait(PATIENCE_SECONDS) and fake.config == lab.config and lab.largest.run_button.disabled
+    fake.end(fake_result(**lab.config.model_dump()))
+    settle(lab)
+    held = max(sum(state.measured_bytes for name, state in rank.memory.states.items() if name != "activations")
+               for rank in lab.results["fsdp x 2, gpt 520 K, bf16"].ranks)  # fmt: skip
+    assert f"measured {held:,}" in lab.largest.page.words.value and f"{held:,}" in lab.largest.page.table.value
+
+
+def test_a_cap_that_nothing_fits_under_offers_no_run(lab):
+    lab.tabs.selected_index = lab.tabs.titles.index("Largest")
+    lab.largest.cap_mib.value = 0.1
+    settle(lab)
+    assert "not even one layer fits" in lab.largest.page.words.value and lab.largest.run_button.disabled
+
+
+def test_numbers_shows_the_table_of_every_page_and_hides_it_again(lab):
+    tables = [page.table for page in (*lab.pages.pages.values(), lab.largest.page)]
+    lab.numbers.value = True
+    assert all(table.layout.display == "" for table in tables)
+    lab.numbers.value = False
+    assert all(table.layout.display == "none" for table in tables)
+
+
+def test_a_cancelled_run_can_be_looked_at_until_the_next_choice(lab, fake):
+    lab.run_button.click()
+    assert fake.started.wait(PATIENCE_SECONDS)
+    fake.emit(2)
+    lab.cancel_button.click()
+    fake.end(RuntimeError("the run was cancelled"), "cancelled")
+    settle(lab)
+    assert lab.shown.control.value == "the latest run" and look_at(lab, "Norms") != b""
 
 
 def test_running_a_cell_again_ends_its_lab_and_no_other(monkeypatch, fake):
@@ -316,7 +404,7 @@ def test_two_labs_do_not_disturb_each_other():
 
 
 def test_a_drawing_that_fails_is_reported_and_the_lab_goes_on(lab, fake, monkeypatch):
-    monkeypatch.setattr("labs.widgets.strategy_lab.plot_curves", lambda view: 1 / 0)
+    monkeypatch.setattr("labs.widgets.run_pages.plot_memory", lambda view: 1 / 0)
     lab.controls.steps.value = 7
     assert lab.wait(PATIENCE_SECONDS) and "ZeroDivisionError" in lab.error.value
 
@@ -338,7 +426,7 @@ def test_a_click_never_waits_for_drawing(lab, fake, monkeypatch):
         raise RuntimeError("drawn")
 
     settle(lab)
-    monkeypatch.setattr("labs.widgets.strategy_lab.plot_shard_map", slow_picture)
+    monkeypatch.setattr("labs.widgets.run_pages.plot_memory", slow_picture)
     lab.controls.strategy.value = "fsdp"
     assert drawing.wait(PATIENCE_SECONDS)
     lab.controls.batch_size.value = 64

@@ -6,18 +6,18 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from labs.plots.heat_map import draw_heat_map, plot_heat_map
-from labs.plots.style import FAINT, INK, Picture, clean, headline, run_style, say_instead
+from labs.plots.style import FAINT, INK, ONE_PICTURE, Picture, clean, headline, run_style, say_instead
 from labs.plots.view import RunView, view_of, views_of
 from labs.records import best_of
 
 
-def plot_loss(runs) -> Picture:
+def plot_loss(runs, num_steps: int | None = None) -> Picture:
     """Draw the measured training loss [nats] of one or several runs, their evaluations, and the baseline to beat.
 
-    `runs` is a RunResult, a list of them, or {name: RunResult}.
+    `runs` is a RunResult, a list of them, or {name: RunResult}; `num_steps` fixes the width while a run is still going.
     """
-    picture = Picture(8, 4.2)
-    draw_loss(picture.panel(), views_of(runs))
+    picture = Picture(*ONE_PICTURE)
+    draw_loss(picture.panel(), views_of(runs), num_steps)
     return picture
 
 

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from labs.plots.style import INK, STATE_COLORS, STATE_HATCHES, Picture, byte_unit, clean, headline, say_instead
-from labs.plots.view import MODEL_STATES, RunView, model_state_bytes, view_of
-from labs.records import STATES
+from labs.plots.style import (
+    INK,
+    ONE_PICTURE,
+    STATE_COLORS,
+    STATE_HATCHES,
+    Picture,
+    byte_unit,
+    clean,
+    headline,
+    say_instead,
+)
+from labs.plots.view import RunView, model_state_bytes, view_of
+from labs.records import MODEL_STATES, STATES
 from labs.units import format_bytes
 
 BAR_WIDTH = 0.36
@@ -15,7 +25,7 @@ MEMORY_MARGINS = {"right": 2.75}  # inches: names of the states, and the activat
 
 def plot_memory(run) -> Picture:
     """Draw the bytes that each rank holds, state by state: predicted hatched beside measured solid."""
-    picture = Picture(8, 4.2)
+    picture = Picture(*ONE_PICTURE)
     draw_memory(picture.panel(**MEMORY_MARGINS), view_of(run))
     return picture
 

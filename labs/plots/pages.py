@@ -10,8 +10,8 @@ from labs.plots.heat_map import NORM_MARGINS
 from labs.plots.memory_bars import MEMORY_MARGINS, draw_memory
 from labs.plots.style import INK, STATE_COLORS, Picture, byte_unit, clean, headline, run_style
 from labs.plots.traffic_bars import draw_traffic
-from labs.plots.view import MODEL_STATES, RunView, model_state_bytes, sent_bytes_per_step, view_of, views_of
-from labs.records import STATES
+from labs.plots.view import RunView, model_state_bytes, sent_bytes_per_step, view_of, views_of
+from labs.records import MODEL_STATES, STATES
 from labs.units import format_bytes, format_count
 
 PAGE_INCHES, CURVES_INCHES, BYTES_INCHES = 11, 3.95, 3.6
@@ -25,20 +25,6 @@ def plot_run(run) -> Picture:
     share = BYTES_INCHES / (CURVES_INCHES + BYTES_INCHES)
     _draw_curves(picture, view, share, 1 - share)
     _draw_bytes(picture, view, 0, share)
-    return picture
-
-
-def plot_curves(run) -> Picture:
-    """Draw the upper half of `plot_run`: what changes with every step."""
-    picture = Picture(PAGE_INCHES, CURVES_INCHES)
-    _draw_curves(picture, view_of(run), 0, 1)
-    return picture
-
-
-def plot_bytes(run) -> Picture:
-    """Draw the lower half of `plot_run`: memory and bytes sent."""
-    picture = Picture(PAGE_INCHES, BYTES_INCHES)
-    _draw_bytes(picture, view_of(run), 0, 1)
     return picture
 
 

@@ -79,8 +79,8 @@ def _flat_slices(group: list[ParameterSpec], shards: int) -> Iterator[Slice]:
 def plot_shard_map(config: ModelTrainingConfig) -> Picture:
     """Draw every layer as a row of its elements, coloured and numbered by the rank that owns them (predicted)."""
     layers = _by_layer(config)
-    picture = Picture(11, 1.75 + 0.3 * len(layers))
-    axes = picture.panel(left=1.6, right=0.9, bottom=0.9)
+    picture = Picture(9.2, 1.5 + 0.27 * len(layers))
+    axes = picture.panel(left=1.5, right=0.75, bottom=0.8)
     _draw_rows(axes, config, layers)
     axes.set_yticks(range(len(layers)), list(layers), fontsize=8.5)
     axes.set_xlim(0, 1)
@@ -88,7 +88,7 @@ def plot_shard_map(config: ModelTrainingConfig) -> Picture:
     clean(axes, "", "", grid="")
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-    headline(axes, *_titles(config))
+    headline(axes, *_titles(config), shift_inches=-0.75)
     return picture
 
 

@@ -30,6 +30,7 @@ STATE_HATCHES = {
 RUN_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
 RUN_DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)), (0, (9, 2)), (0, (3, 1, 1, 1, 1, 1)), "-")
 RUN_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+ONE_PICTURE = (8.4, 3.35)  # inches; under the controls of a lab it still fits on a projector of 1280 x 720
 INK, FAINT, GRID = "#222222", "#666666", "#E4E4E4"
 
 
@@ -40,7 +41,7 @@ class Picture(Figure):
         super().__init__(figsize=(width, height), facecolor="white")
         FigureCanvasAgg(self)
 
-    def panel(self, box=(0.0, 0.0, 1.0, 1.0), left=0.75, right=0.3, top=0.75, bottom=0.55) -> Axes:
+    def panel(self, box=(0.0, 0.0, 1.0, 1.0), left=0.75, right=0.3, top=0.62, bottom=0.5) -> Axes:
         """Add axes into a box (x, y, width, height as fractions, y upwards) with margins in inches.
 
         Margins by hand, because matplotlib's automatic layouts draw everything twice: too slow for a live picture.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from labs.plots.style import Picture, byte_unit, clean, headline, say_instead
+from labs.plots.style import ONE_PICTURE, Picture, byte_unit, clean, headline, say_instead
 from labs.plots.view import RunView, view_of
 from labs.units import format_bytes
 
@@ -19,7 +19,7 @@ TRAFFIC_BARS = (
 
 def plot_traffic(run) -> Picture:
     """Draw the bytes that each rank sent over all training steps: an ideal ring, gloo predicted, sockets measured."""
-    picture = Picture(8, 4.2)
+    picture = Picture(*ONE_PICTURE)
     draw_traffic(picture.panel(), view_of(run))
     return picture
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from labs.config import ModelTrainingConfig
-from labs.records import STATES, EvalRecord, RunResult, StateBytes, StepRecord, TrafficRecord
+from labs.moments import RankTimeline
+from labs.records import MODEL_STATES, EvalRecord, RunResult, StateBytes, StepRecord, TrafficRecord
 from labs.spec import PRESETS, ModelSpec
 from labs.units import format_count
-
-MODEL_STATES = tuple(state for state in STATES if state != "activations")
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,7 @@ class RunView:
     measured: tuple[dict[str, int], ...] = ()
     peaks: tuple[StateBytes, ...] = ()
     traffic: tuple[TrafficRecord, ...] = ()
+    timelines: tuple[RankTimeline, ...] = ()
 
     @property
     def name(self) -> str:
@@ -59,6 +59,7 @@ def view_of(run: RunResult | RunView) -> RunView:
         measured=tuple({name: state.measured_bytes for name, state in rank.items()} for rank in states),
         peaks=tuple(rank.memory.peak_parameters for rank in run.ranks),
         traffic=tuple(rank.traffic for rank in run.ranks),
+        timelines=tuple(rank.timeline for rank in run.ranks if rank.timeline is not None),
     )
 
 

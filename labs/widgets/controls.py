@@ -20,7 +20,7 @@ STRATEGIES = {  # short enough for the box of the control
     "zero3": "and parameters cut",
 }
 LEARNING_RATES = tuple(float(f"{digit}e{power}") for power in (-5, -4, -3, -2) for digit in (1, 2, 5)) + (0.1,)
-_LOOK = {"style": {"description_width": "120px"}, "layout": {"width": "330px"}}
+_LOOK = {"style": {"description_width": "102px"}, "layout": {"width": "274px"}}  # three columns beside the side bar
 
 
 class Controls:
@@ -38,12 +38,11 @@ class Controls:
 
     def _add_shape(self, base: ModelTrainingConfig) -> None:
         strategies = [(f"{name}: {about}", name) for name, about in STRATEGIES.items()]
-        models = [(f"{name} ({format_count(m.num_parameters)} parameters)", name) for name, m in self._models.items()]
         model = next(name for name, spec in self._models.items() if spec == base.model)
         self.strategy = widgets.Dropdown(description="strategy", options=strategies, value=base.strategy, **_LOOK)
         self.world_size = widgets.IntSlider(base.world_size, 1, 8, description="ranks", **_LOOK)
-        self.model = widgets.Dropdown(description="model", options=models, value=model, **_LOOK)
-        self.batch_size = _whole_number("batch, all ranks", base.batch_size, 4096)
+        self.model = widgets.Dropdown(description="model", options=self._model_options(), value=model, **_LOOK)
+        self.batch_size = _whole_number("global batch", base.batch_size, 4096)
         self.accumulation = _whole_number("accumulation", base.gradient_accumulation_steps, 64)
         self.steps = _whole_number("optimizer steps", base.steps, 10_000)
 
@@ -61,15 +60,27 @@ class Controls:
             description="precision", options=precisions, value=base.use_mixed_precision, **_LOOK
         )
         self.max_grad_norm = widgets.BoundedFloatText(
-            norm, min=0, max=1e6, step=0.1, description="clip norm (0: off)", **_LOOK
+            norm, min=0, max=1e6, step=0.1, description="clip (0: off)", **_LOOK
         )
-        self.offload = _tick("offload to CPU memory", base.offload)
+        self.offload = _tick("offload to the host", base.offload)
         self.activation_checkpointing = _tick("activation checkpointing", base.activation_checkpointing)
 
     @property
     def all(self) -> dict[str, widgets.Widget]:
         """The controls by name, in the order of the screen."""
         return {name: value for name, value in vars(self).items() if isinstance(value, widgets.Widget)}
+
+    def choose(self, strategy: str, model: ModelSpec) -> None:
+        """Set strategy and model; a model that is not offered yet is added."""
+        name = next((name for name, spec in self._models.items() if spec == model), None)
+        if name is None:
+            name = f"{model.num_layers} layers of {model.hidden_size}"
+            self._models[name] = model
+            self.model.options = self._model_options()
+        self.model.value, self.strategy.value = name, strategy
+
+    def _model_options(self) -> list[tuple[str, str]]:
+        return [(f"{name} ({format_count(spec.num_parameters)})", name) for name, spec in self._models.items()]
 
     def read(self) -> ModelTrainingConfig:
         """Build the config that the controls describe. Raises ConfigError for a combination that cannot run."""
@@ -106,4 +117,6 @@ def _whole_number(description: str, value: int, most: int) -> widgets.BoundedInt
 
 
 def _tick(description: str, value: bool) -> widgets.Checkbox:
-    return widgets.Checkbox(value, description=description, indent=True, **_LOOK)
+    return widgets.Checkbox(
+        value, description=description, indent=False, layout={"width": "260px", "margin": "2px 12px"}
+    )

@@ -50,11 +50,13 @@ class KeptRuns:
         name = unused_name(run_name(result.config), self.results)
         self._rows.append(self._make_row(result, name))
         self._show()
+        self._on_change()
         return name
 
     def _make_row(self, result: RunResult, name: str) -> Row:
-        overlay = widgets.Checkbox(True, description="overlay", indent=False, layout={"width": "90px"})
-        text = widgets.Text(name, description="name", continuous_update=False, layout={"width": "380px"})
+        overlay = widgets.Checkbox(True, description="overlay", indent=False, layout={"width": "86px"})
+        style = {"description_width": "initial"}
+        text = widgets.Text(name, description="name", continuous_update=False, style=style, layout={"width": "330px"})
         button = widgets.Button(description="Remove", icon="trash", layout={"width": "100px"})
         about = widgets.Label(f"{len(result.steps)} steps, last loss {result.losses[-1]:.4f}")
         row = Row(result, overlay, text, button, widgets.HBox([overlay, text, about, button]))
@@ -75,8 +77,8 @@ class KeptRuns:
         self._rows = [other for other in self._rows if other is not row]
         row.screen.close()
         self._show()
+        self._on_change()
 
     def _show(self) -> None:
-        hint = widgets.Label("Finished runs are kept here, to be laid over each other.")
+        hint = widgets.Label("Finished runs are kept here, to be laid over each other: run two.")
         self.list.children = [row.screen for row in self._rows] or [hint]
-        self._on_change()

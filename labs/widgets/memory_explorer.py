@@ -14,6 +14,7 @@ from labs.scenario import Scenario
 from labs.units import GiB, format_count
 from labs.widgets.background import Background
 from labs.widgets.explorer_controls import ExplorerControls
+from labs.widgets.pictures import screen
 from labs.widgets.static_view import WIDGET_VIEW
 
 LIVE_DPI, STATIC_DPI = 100, 110
@@ -40,7 +41,8 @@ class MemoryExplorer:
         self.controls = ExplorerControls(scenario, capacity_gib, self._moved)
         self.verdict, self.warning, self.table = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self.picture = widgets.Image(format="png", layout={"width": "100%", "max_width": "960px"})
-        self.screen = widgets.VBox([self.controls.screen(), self.verdict, self.warning, self.picture, self.table])
+        self.picture.add_class("labs-picture")
+        self.screen = screen([self.controls.screen(), self.verdict, self.warning, self.picture, self.table])
         self._answer()
         self._draw()
 

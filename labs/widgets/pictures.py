@@ -1,4 +1,4 @@
-"""Pictures on a screen of widgets, and the end of a screen."""
+"""Pictures on a screen of widgets, in light and dark; a screen that the keyboard can work; the end of a screen."""
 
 from __future__ import annotations
 
@@ -6,10 +6,49 @@ import ipywidgets as widgets
 
 from labs.plots import Picture
 
+# Pictures are drawn on white. On a dark page lightness is turned round and the hue turned back: text becomes light,
+# blue stays blue, and hatches stay what tells bars apart.
+LOOK = """<style>
+.labs-picture { max-width: 860px; }
+[data-jp-theme-light="false"] .labs-picture,
+[data-jp-theme-light="false"] .labs-picture img { filter: invert(0.9) hue-rotate(180deg); }
+.labs-line .widget-html-content { line-height: 1.4; white-space: normal; }
+.labs-code { user-select: all; white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.35; margin: 2px 0 8px; }
+</style>"""
+# JupyterLab 4 takes a plain key that is pressed on a list, a tick or a button for a shortcut of its own: an arrow walks
+# to another cell, "m" turns the cell into text and its output goes. Such keys stay in the screen; Ctrl+S gets through.
+# ipywidgets 8.1 cannot say so, nor label the handle of a slider: an image that cannot load carries the script.
+KEYS = """<img alt="" src="data:," style="display:none" onerror="
+const begin = triesLeft => {
+  const screen = this.closest('.labs-screen');
+  if (!screen) return triesLeft && setTimeout(begin, 100, triesLeft - 1);
+  screen.addEventListener('keydown', key => key.ctrlKey || key.metaKey || key.altKey || key.stopPropagation());
+  screen.addEventListener('focusin', ({target}) => target.classList.contains('noUi-handle') &&
+    target.setAttribute('aria-label', target.closest('.widget-slider').querySelector('label').textContent));
+};
+begin(100)">"""
+
+
+def screen(children: list[widgets.Widget]) -> widgets.VBox:
+    """Put the parts of a lab below each other."""
+    page = widgets.HTML(LOOK + KEYS, layout={"height": "0", "margin": "0", "overflow": "hidden"})
+    box = widgets.VBox([page, *children])
+    box.add_class("labs-screen")
+    return box
+
 
 def hidden_image() -> widgets.Image:
     """Return an image that takes no room until it has a picture: without a value it would show as broken."""
-    return widgets.Image(format="png", layout={"width": "100%", "max_width": "1100px", "display": "none"})
+    image = widgets.Image(format="png", layout={"width": "100%", "display": "none"})
+    image.add_class("labs-picture")
+    return image
+
+
+def line() -> widgets.HTML:
+    """Return an empty line of words."""
+    html = widgets.HTML()
+    html.add_class("labs-line")
+    return html
 
 
 def show(image: widgets.Image, picture: Picture | None, dots_per_inch: int) -> None:

@@ -7,6 +7,7 @@ from base64 import b64encode
 import ipywidgets as widgets
 
 from labs.plots.ring import plot_ring, plot_ring_step, ring_moments, table_ring
+from labs.widgets.pictures import screen
 from labs.widgets.static_view import WIDGET_VIEW
 
 MOST_RANKS = 8
@@ -42,7 +43,8 @@ class RingAnimation:
         self.step.observe(lambda change: self._show(), names="value")
         self.ranks.observe(lambda change: self._restart(), names="value")
         controls = widgets.Box([self.play, self.step, self.ranks], layout={"flex_flow": "row wrap"})
-        self.screen = widgets.VBox([controls, self.picture])
+        self.picture.add_class("labs-picture")
+        self.screen = screen([controls, self.picture])
         self._show()
 
     def _restart(self) -> None:

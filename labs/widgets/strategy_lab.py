@@ -9,32 +9,22 @@ from html import escape
 import ipywidgets as widgets
 
 from labs.config import ConfigError, ModelTrainingConfig
-from labs.plots import (
-    plot_bytes,
-    plot_comparison,
-    plot_curves,
-    plot_run,
-    plot_shard_map,
-    table_comparison,
-    table_layer_norms,
-    table_loss,
-    table_memory,
-    table_shard_map,
-    table_traffic,
-)  # fmt: skip
+from labs.plots import plot_run
 from labs.records import RunResult
-from labs.units import format_bytes
 from labs.widgets.background import Background
 from labs.widgets.cells import replace_lab_of_cell
-from labs.widgets.code_panel import CodePanel
+from labs.widgets.compare_page import ComparePage
 from labs.widgets.controls import Controls
-from labs.widgets.kept_runs import KeptRuns
-from labs.widgets.pictures import close_with_children, hidden_image, show
+from labs.widgets.export_page import ExportPage
+from labs.widgets.largest_page import LargestPage
+from labs.widgets.pictures import close_with_children, line, screen
+from labs.widgets.promise import promise
+from labs.widgets.run_pages import FINAL_DPI, LIVE_DPI, RunPages
+from labs.widgets.shown import LATEST, Shown
 from labs.widgets.static_view import StaticView
-from labs.widgets.watch import Watch, predicted_memory, preview
+from labs.widgets.watch import Watch
 
-_TABLES = (table_loss, table_layer_norms, table_memory, table_traffic)
-LIVE_DPI, FINAL_DPI = 90, 130
+FIRST_PAGE, LIVE_PAGE = "Memory", "Loss"
 
 
 def strategy_lab(config: ModelTrainingConfig | None = None) -> StrategyLab:
@@ -63,36 +53,38 @@ class StrategyLab:
     def __init__(self, config: ModelTrainingConfig, start: Callable = _start):
         self._start = start
         self._watch: Watch | None = None  # the run in progress
-        self._has_run = self._is_closed = False
+        self._is_closed = False
         self._background = Background(self._show_error)
-        self._make_outputs()
         self.controls = Controls(config, self._choice_changed)
-        self.kept = KeptRuns(self._kept_changed)
-        self.code = CodePanel()
+        self.shown, self.pages = Shown(self._draw_soon), RunPages()
+        self.compare, self.export = ComparePage(self._kept_changed), ExportPage()
+        self.largest = LargestPage(self._draw_soon, self._run_largest)
+        self._make_buttons()
         self.screen = self._lay_out()
         self._static = StaticView(self.screen)
         self._choice_changed()
 
-    def _make_outputs(self) -> None:
-        self.verdict, self.status, self.error = widgets.HTML(), widgets.HTML(), widgets.HTML()
-        self.run_button = widgets.Button(description="Run", icon="play", button_style="primary")
-        self.cancel_button = widgets.Button(description="Cancel", icon="stop", disabled=True)
-        self.progress = widgets.IntProgress(0, 0, 1, description="progress", layout={"width": "320px"})
-        self.curves, self.bars, self.shard_map, self.comparison = (hidden_image() for _ in range(4))
-        self.numbers, self.shard_table, self.comparison_table = widgets.HTML(), widgets.HTML(), widgets.HTML()
+    def _make_buttons(self) -> None:
+        self.verdict, self.status, self.error = line(), line(), widgets.HTML()
+        self.run_button = widgets.Button(
+            description="Run", icon="play", button_style="primary", layout={"width": "92px"}
+        )
+        self.cancel_button = widgets.Button(description="Cancel", icon="stop", disabled=True, layout={"width": "92px"})
+        self.progress = widgets.IntProgress(0, 0, 1, description="progress", layout={"width": "230px"})
+        self.progress.style.description_width = "initial"
+        self.numbers = widgets.ToggleButton(description="Numbers", icon="table", layout={"width": "100px"})
         self.run_button.on_click(lambda button: self._run_clicked())
         self.cancel_button.on_click(lambda button: self._cancel_clicked())
+        self.numbers.observe(lambda change: self._show_numbers(change["new"]), names="value")
 
     def _lay_out(self) -> widgets.Widget:
-        pages = {
-            "Run": widgets.VBox([self.curves, self.bars, self.numbers]),
-            "Who keeps what": widgets.VBox([self.shard_map, self.shard_table]),
-            "Kept runs": widgets.VBox([self.kept.list, self.comparison, self.comparison_table]),
-            "Code": self.code.screen,
-        }
-        tabs = widgets.Tab(list(pages.values()), titles=list(pages))
-        buttons = widgets.HBox([self.run_button, self.cancel_button, self.progress, self.status])
-        return widgets.VBox([self.controls.screen(), self.verdict, buttons, self.error, tabs])
+        pages = {name: page.screen for name, page in self.pages.pages.items()}
+        pages |= {"Compare": self.compare.screen, "Largest": self.largest.screen, "Export": self.export.screen}
+        self.tabs = widgets.Tab(list(pages.values()), titles=list(pages), selected_index=list(pages).index(FIRST_PAGE))
+        self.tabs.observe(lambda change: self._draw_soon(at_once=True), names="selected_index")
+        row = [self.run_button, self.cancel_button, self.progress, self.shown.control, self.numbers]
+        buttons = widgets.HBox(row, layout={"flex_flow": "row wrap"})
+        return screen([self.controls.screen(), self.verdict, buttons, self.status, self.error, self.tabs])
 
     @property
     def config(self) -> ModelTrainingConfig:
@@ -102,7 +94,7 @@ class StrategyLab:
     @property
     def results(self) -> dict[str, RunResult]:
         """The kept runs by name, oldest first."""
-        return self.kept.results
+        return self.compare.kept.results
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Wait until the run and the drawing have ended (blocks the kernel); returns False when time is over first."""
@@ -130,30 +122,63 @@ class StrategyLab:
             config = self.config
         except ConfigError as problem:
             self.verdict.value = _verdict(f"&#10007; <b>This cannot run:</b> {escape(str(problem))}")
-            self.code.show(None)
-            self.run_button.disabled = True
-            return
-        self.verdict.value = _verdict(f"&#10003; {escape(_promise(config))}")
-        self.code.show(config)
-        self.run_button.disabled = self._watch is not None
-        self._background.do("shard map", partial(self._draw_shard_map, config))
-        if not self._has_run:
-            self._background.do("picture", lambda: self._draw(preview(config), LIVE_DPI))
+            config = None
+        else:
+            self.verdict.value = _verdict(f"&#10003; {escape(promise(config))}")
+            self._draw_soon()
+        self.export.offer(config, self.results)
+        self._offer_run(config is not None and self._watch is None)
 
-    def _draw_shard_map(self, config: ModelTrainingConfig) -> None:
-        show(self.shard_map, plot_shard_map(config), FINAL_DPI)
-        self.shard_table.value = table_shard_map(config)._repr_html_()
+    def _offer_run(self, can_run: bool) -> None:
+        self.run_button.disabled = not can_run
+        self.largest.allow(can_run)
+
+    def _run_largest(self, config: ModelTrainingConfig) -> None:
+        self.controls.choose(config.strategy, config.model)
+        self._run_clicked()
+
+    # Showing ------------------------------------------------------------------------------------------------------
+
+    @property
+    def page(self) -> str:
+        """The name of the page on top."""
+        return self.tabs.titles[self.tabs.selected_index or 0]
+
+    def _show_numbers(self, shown: bool) -> None:
+        for page in (*self.pages.pages.values(), self.largest.page):
+            page.show_numbers(shown)
+
+    def _draw_soon(self, at_once: bool = False) -> None:
+        self._background.do("picture", self._draw, at_once)
+
+    def _draw(self) -> None:
+        """Draw the page on top, if it does not show what it should."""
+        if self.page == "Compare":
+            self.compare.draw(FINAL_DPI)
+        elif self.page == "Largest" and (config := self._config_or_none()):
+            self.largest.draw(config, self.results, FINAL_DPI)
+        elif self.page in self.pages.pages and (view := self.shown.view(self._config_or_none())):
+            self.pages.draw(self.page, view, LIVE_DPI if self._watch else FINAL_DPI)
+
+    def _config_or_none(self) -> ModelTrainingConfig | None:
+        try:
+            return self.config
+        except ConfigError:
+            return None
 
     # Running ------------------------------------------------------------------------------------------------------
 
     def _run_clicked(self) -> None:
         if self._watch is not None or self._is_closed:
             return
-        watch = self._watch = Watch(self.config)
-        self._has_run = True
-        self.run_button.disabled, self.cancel_button.disabled = True, False
+        watch = self._watch = self.shown.latest = Watch(self.config)
+        self._offer_run(False)
+        self.cancel_button.disabled = False
         self.progress.max, self.progress.value, self.progress.bar_style = watch.config.steps, 0, "info"
         self.error.value, self.status.value = "", escape(watch.status())
+        if not self.results and self.page == FIRST_PAGE:
+            self.tabs.selected_index = self.tabs.titles.index(LIVE_PAGE)
+        self.shown.offer(self.results, LATEST)
         self._background.do("start", partial(self._start_run, watch), at_once=True)
 
     def _start_run(self, watch: Watch) -> None:
@@ -167,24 +192,15 @@ class StrategyLab:
             )
         except Exception as problem:
             self._close_run(watch, "failed to start", problem)
-        else:
-            self._draw(watch.view(), LIVE_DPI)
 
     def _something_arrived(self, watch: Watch) -> None:
-        self._background.do("picture", partial(self._draw_live, watch))
+        self._background.do("news", partial(self._tell, watch))
 
-    def _draw_live(self, watch: Watch) -> None:
-        if watch.ended.is_set():
-            return
-        self.progress.value = watch.num_steps
-        self.status.value = escape(watch.status())
-        show(self.curves, plot_curves(watch.view()), LIVE_DPI)
-
-    def _draw(self, run, dots_per_inch: int) -> None:
-        show(self.curves, plot_curves(run), dots_per_inch)
-        show(self.bars, plot_bytes(run), dots_per_inch)
-        tables = "".join(table(run)._repr_html_() for table in _TABLES)
-        self.numbers.value = f"<details><summary>The same in numbers</summary>{tables}</details>"
+    def _tell(self, watch: Watch) -> None:
+        if not watch.ended.is_set():
+            self.progress.value = watch.num_steps
+            self.status.value = escape(watch.status())
+            self._draw()
 
     def _cancel_clicked(self) -> None:
         if self._watch is not None:
@@ -197,53 +213,35 @@ class StrategyLab:
         try:
             result = run.wait()
         except Exception as problem:
-            return self._close_run(watch, _how_it_ended(watch, run), None if watch.is_cancelled else problem)
+            return self._close_run(watch, watch.ending(run), None if watch.is_cancelled else problem)
         self.progress.value = watch.config.steps
-        name = self.kept.add(result)
-        self._draw(result, FINAL_DPI)
+        self.shown.latest = None
+        name = self.compare.kept.add(result)
+        self.shown.offer(self.results, name)
         self._static.update(plot_run(result))
         self._close_run(watch, f"done in {sum(step.seconds for step in result.steps):.1f} s, kept as {name}")
 
     def _close_run(self, watch: Watch, status: str, problem: Exception | None = None) -> None:
         self.progress.bar_style = "danger" if problem else "warning" if watch.is_cancelled else "success"
         self.status.value = escape(status)
-        self.error.value = (
-            f'<pre role="alert">{escape(f"{type(problem).__name__}: {problem}")}</pre>' if problem else ""
-        )
+        self.error.value = _alert(f"{type(problem).__name__}: {problem}") if problem else ""
         self._watch = None
         self.cancel_button.disabled = True
         self._choice_changed()  # Run is offered again if the choice can run
         watch.ended.set()
 
-    # Comparing ----------------------------------------------------------------------------------------------------
-
     def _kept_changed(self) -> None:
-        self._background.do("comparison", self._draw_comparison)
-
-    def _draw_comparison(self) -> None:
-        runs = self.kept.overlaid
-        show(self.comparison, plot_comparison(runs) if runs else None, FINAL_DPI)
-        self.comparison_table.value = table_comparison(runs)._repr_html_() if runs else ""
+        self.shown.offer(self.results)
+        self.export.offer(self._config_or_none(), self.results)
+        self._draw_soon()
 
     def _show_error(self, text: str) -> None:
-        self.error.value = f'<pre role="alert">{escape(text)}</pre>'
+        self.error.value = _alert(text)
 
 
 def _verdict(words: str) -> str:
-    return f'<div role="status" style="line-height:1.4">{words}</div>'
+    return f'<div role="status">{words}</div>'
 
 
-def _promise(config: ModelTrainingConfig) -> str:
-    """Say what arithmetic promises before the run."""
-    ranks = predicted_memory(config)
-    totals = [sum(states.values()) for states in ranks]
-    fullest = ranks[totals.index(max(totals))]
-    parts = ", ".join(f"{state.replace('_', ' ')} {format_bytes(size)}" for state, size in fullest.items() if size)
-    each = "each rank" if min(totals) == max(totals) else "the fullest rank"
-    samples = f"{config.micro_batch_size} sample{'s' if config.micro_batch_size > 1 else ''} at once on a rank"
-    return f"{samples}; predicted: {each} holds {format_bytes(max(totals))} ({parts})"
-
-
-def _how_it_ended(watch: Watch, run) -> str:
-    word = "cancelled" if watch.is_cancelled else getattr(run, "state", "failed")
-    return f"{word} after {watch.num_steps} of {watch.config.steps} steps"
+def _alert(text: str) -> str:
+    return f'<pre role="alert">{escape(text)}</pre>'

@@ -77,10 +77,15 @@ class Watch:
         before = self._preview
         return replace(before, steps=tuple(self._steps), evals=tuple(self._evals))
 
+    def ending(self, run) -> str:
+        """Say how far a run came that did not reach its end."""
+        word = "cancelled" if self.is_cancelled else getattr(run, "state", "failed")
+        return f"{word} after {self.num_steps} of {self.config.steps} steps"
+
     def status(self) -> str:
         """Say in one line where the run stands."""
         if not self._steps:
             return "starting the ranks (the first start of a kernel takes about 10 s)"
         last = self._steps[-1]
-        speed = f"{1 / last.seconds:.1f} steps a second"
+        speed = f"{len(self._steps) / sum(step.seconds for step in self._steps):.1f} steps a second"
         return f"step {len(self._steps)} of {self.config.steps}, loss {last.loss:.3f}, {speed}"
