@@ -15,7 +15,7 @@ from labs.spec import PRESETS, ModelSpec
 from labs.widgets.pictures import line
 
 CHOICE = "the choice above"
-COLUMN = {"flex": "1 1 340px"}
+COLUMN = {"flex": "1 1 350px"}
 _ALWAYS_SHOWN = ("strategy", "world_size")
 
 

@@ -13,7 +13,7 @@ LOOK = """<style>
 [data-jp-theme-light="false"] .labs-picture,
 [data-jp-theme-light="false"] .labs-picture img { filter: invert(0.9) hue-rotate(180deg); }
 .labs-line .widget-html-content { line-height: 1.4; white-space: normal; }
-.labs-code { user-select: all; white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.35; margin: 2px 0 8px; }
+.labs-code { user-select: all; white-space: pre-wrap; line-height: 1.35; margin: 2px 0 8px; font-size: 12px; }
 </style>"""
 # JupyterLab 4 takes a plain key that is pressed on a list, a tick or a button for a shortcut of its own: an arrow walks
 # to another cell, "m" turns the cell into text and its output goes. Such keys stay in the screen; Ctrl+S gets through.

@@ -23,11 +23,26 @@ def largest_model(cap_bytes):
     fits = None
     for layers in range(1, 97):
         larger = TASK.replace(model=ModelSpec.from_name("tiny", num_layers=layers))
-        by_rank = [memory.state_bytes(larger, rank) for rank in range(larger.world_size)]
-        if max(sum(held[state] for state in STATES) for held in by_rank) > cap_bytes:
+        if _held(larger) > cap_bytes:
             return fits
         fits = larger
     return fits
+
+
+def _held(config):
+    by_rank = [memory.state_bytes(config, rank) for rank in range(config.world_size)]
+    return max(sum(held[state] for state in STATES) for held in by_rank)
+
+
+def fewest_bytes_sent_under_cap(cap_bytes):
+    """Return the config that sends the fewest bytes among those whose states fit into cap_bytes a rank."""
+    options = [TASK.replace(strategy=name) for name in ("ddp", "zero1", "hsdp", "fsdp", "zero3")]  # fewest sent first
+    return next(option for option in options if _held(option) <= cap_bytes)
+
+
+def what_parts_curves(fields):
+    """Return the set of the fields that part the loss curve when they alone are changed."""
+    return {"batch_size", "learning_rate", "use_mixed_precision", "weight_decay"} & set(fields)
 
 
 def same_loss(config):

@@ -1,0 +1,107 @@
+"""Judges of lesson 08 about loss curves: what parts two of them, and what does not, by running both."""
+
+from __future__ import annotations
+
+import functools
+
+from labs.checks.verdict import failed, passed, row
+from labs.config import ModelTrainingConfig
+from labs.launcher import launch
+
+NOT_A_CONFIG = "It must return a labs.ModelTrainingConfig."
+LARGEST_DIFFERENCE = 1e-4  # nats, in fp32: another order of sums stays far below it, another computation above
+BASE = ModelTrainingConfig(
+    world_size=2, batch_size=16, steps=4, learning_rate=1e-3, warmup_steps=0, use_mixed_precision=False, eval_every=0
+)
+CHANGES = {
+    "strategy": "fsdp",
+    "world_size": 4,
+    "gradient_accumulation_steps": 2,
+    "activation_checkpointing": True,
+    "batch_size": 32,
+    "learning_rate": 2e-3,
+    "use_mixed_precision": True,
+    "weight_decay": 0.0,
+}
+
+
+def judge_what_parts_curves(answer):
+    """Run every change of one field beside the base: the answer must name those that part the curves."""
+    named = answer(tuple(CHANGES))
+    if isinstance(named, str) or not isinstance(named, (set, frozenset, list, tuple)):
+        return failed(f"The function returned {named!r}.", "Return a set of names, such as {'seed'}.")
+    if unknown := sorted(set(map(str, named)) - CHANGES.keys()):
+        return failed(f"{', '.join(unknown)}: not among the fields that are changed.", "Choose among the names given.")
+    for field in CHANGES:
+        difference = difference_of(field)
+        parts = difference >= LARGEST_DIFFERENCE
+        if parts != (field in named):
+            found = f"{field}: the curves {'part' if parts else 'stay together'}."
+            line = row("largest difference of a loss [nats]", _limit_words(field in named), f"{difference:.2g}")
+            return failed(found, _parting_hint(field), line)
+    together = ", ".join(field for field in CHANGES if field not in named)
+    return passed(f"{len(CHANGES)} changes were run, one at a time. Curves stay together under: {together}.")
+
+
+def _limit_words(says_it_parts: bool) -> str:
+    return f"at least {LARGEST_DIFFERENCE:g}" if says_it_parts else f"below {LARGEST_DIFFERENCE:g}"
+
+
+def _parting_hint(field: str) -> str:
+    return {
+        "strategy": "A strategy decides where numbers live. Does it change the sum that is taken?",
+        "world_size": "batch_size counts the samples of all ranks. What changes when more ranks share them?",
+        "gradient_accumulation_steps": "The batch is cut into pieces, and gradients are averaged. Over which samples?",
+        "activation_checkpointing": "What is thrown away is computed again. Is it another number then?",
+        "use_mixed_precision": "The same sums, in numbers of 8 bits of precision. Is the loss the same?",
+        "batch_size": "Other samples decide the step. Is the gradient the same?",
+    }.get(field, f"{field} stands in the update itself. Does the second step begin from the same weights?")
+
+
+def judge_same_loss(answer):
+    """Run the choice beside the given config: another strategy, another number of ranks, the same losses."""
+    given = BASE.replace(world_size=4, steps=6)
+    choice = answer(given)
+    if not isinstance(choice, ModelTrainingConfig):
+        return failed(f"The function returned {choice!r}.", NOT_A_CONFIG)
+    same = [name for name in ("strategy", "world_size") if getattr(choice, name) == getattr(given, name)]
+    if same:
+        found = f"Both runs have the same {' and '.join(same)}."
+        return failed(found, "Change the strategy and the number of ranks.")
+    if choice.steps != given.steps:
+        return failed(f"{choice.steps} steps cannot be laid over {given.steps}.", "Keep the number of steps.")
+    first, second = _losses(given), _losses(choice.replace(early_stopping_patience=None))
+    largest = largest_difference(first, second)
+    if largest < LARGEST_DIFFERENCE:
+        found = f"{choice.strategy} on {choice.world_size} follows ddp on 4 to within {LARGEST_DIFFERENCE} nats."
+        return passed(found)
+    line = row("largest difference of a loss [nats]", f"below {LARGEST_DIFFERENCE:g}", largest)
+    return failed("The curves part.", _curve_hint(given, choice), line)
+
+
+def _curve_hint(given: ModelTrainingConfig, choice: ModelTrainingConfig) -> str:
+    if choice.batch_size != given.batch_size:
+        return "batch_size counts the samples of all ranks together: it must not grow or shrink with the ranks."
+    free = ("strategy", "world_size", "gradient_accumulation_steps", "offload", "activation_checkpointing")
+    changed = [
+        name
+        for name in ModelTrainingConfig.model_fields
+        if name not in free and getattr(given, name) != getattr(choice, name)
+    ]
+    return f"These fields decide what is computed, not where, and were changed: {', '.join(changed) or 'none'}."
+
+
+def largest_difference(one: list[float], other: list[float]) -> float:
+    """Return how far two loss curves lie apart at most [nats]."""
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+@functools.cache
+def difference_of(field: str) -> float:
+    """Run the base and the base with one field changed; return how far their losses lie apart at most [nats]."""
+    return largest_difference(_losses(BASE), _losses(BASE.replace(**{field: CHANGES[field]})))
+
+
+@functools.cache
+def _losses(config: ModelTrainingConfig) -> tuple[float, ...]:
+    return tuple(launch(config, timeout_seconds=60).losses)
