@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SCREENSHOTS = ROOT / "build" / "screenshots"  # git ignores build/
-PATIENCE_SECONDS = 100
+PATIENCE_SECONDS = 120  # a limit, not a measure, of how long anything may take
 TOKEN = "only-for-this-test"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (

