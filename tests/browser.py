@@ -106,7 +106,11 @@ class Notebook:
     """A notebook open in a page."""
 
     def __init__(self, page, address: str, name: str):
-        self.page, self.name, self.url = page, name, f"{address}lab/tree/{name}?token={TOKEN}"
+        self.page, self.name, self.url = (
+            page,
+            name,
+            f"{address}lab/tree/{name}?token={TOKEN}&reset",
+        )  # no tabs of other tests
         self.open()
 
     def open(self) -> None:
@@ -118,8 +122,12 @@ class Notebook:
     def cell(self, number: int):
         return self.page.locator(".jp-CodeCell").nth(number)
 
+    @property
+    def is_idle(self) -> bool:
+        return self.page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").count() > 0
+
     def until_idle(self) -> None:
-        self.page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for()
+        wait_for(lambda: self.is_idle, "a kernel at rest")
 
     def run(self, number: int):
         """Run a cell to its end and return it: while JupyterLab still connects, it drops the keys or the execution."""
