@@ -9,7 +9,6 @@ from labs.plots import Picture
 # Pictures are drawn on white. On a dark page lightness is turned round and the hue turned back: text becomes light,
 # blue stays blue, and hatches stay what tells bars apart.
 LOOK = """<style>
-.labs-picture { max-width: 860px; }
 [data-jp-theme-light="false"] .labs-picture,
 [data-jp-theme-light="false"] .labs-picture img { filter: invert(0.92) hue-rotate(180deg) brightness(1.15); }
 .labs-line .widget-html-content { line-height: 1.4; white-space: normal; }
@@ -40,7 +39,7 @@ def screen(children: list[widgets.Widget]) -> widgets.VBox:
 
 def hidden_image() -> widgets.Image:
     """Return an image that takes no room until it has a picture: without a value it would show as broken."""
-    image = widgets.Image(format="png", layout={"width": "100%", "display": "none"})
+    image = widgets.Image(format="png", layout={"width": "100%", "max_width": "860px", "display": "none"})
     image.add_class("labs-picture")
     return image
 
