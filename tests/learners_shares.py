@@ -124,6 +124,7 @@ TRANSFORMS = {
     "running": running,
     "collective": collective,
     "nothing": lambda scaler, rows: None,
+    "centred": lambda scaler, rows: rows - scaler.mean,
 }
 
 
@@ -177,6 +178,12 @@ def gathered_by_messages(rows):
     for send in sends:
         send.wait()
     return statistics_of(parts)
+
+
+def rounded(rows):
+    """Sums in float64 of rows in float32."""
+    mean = sum_over_ranks(rows.float().sum(0)) / sum_over_ranks(len(rows))
+    return mean, guarded(bare_std(rows, mean), mean)
 
 
 def skips_an_empty_share(rows):
@@ -241,7 +248,9 @@ def accuracy_by(share, how="seen"):
             return how(right, len(mine))
         if how == "nan":
             return (sum_over_ranks(right / torch.tensor(float(len(mine))) * len(mine)) / len(labels)).item()
-        return {"seen": total / max(1, seen), "count": total, "twice divided": total / len(labels) / world}[how].item()
+        exact = total / len(labels)
+        ways = {"seen": total / max(1, seen), "count": total, "twice divided": exact / world}
+        return {**ways, "percent": 100 * exact, "wrong ones": 1 - exact}[how].item()
 
     return accuracy
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from labs.checks.answer import bare
+from labs.checks.answer import learners_lines
 from labs.checks.exercise import Exercise
 from labs.checks.mistakes import counts, leaks, shares
-from labs.checks.verdict import Verdict, passed
+from labs.checks.verdict import Verdict, failed, passed
+from labs.failures import RankFailed
 
 LIMIT_SECONDS = 20.0
 
@@ -27,7 +28,12 @@ def _launch(harness: str, answer, world_size: int, module: str) -> list:
 
 
 def _judge_pipeline(harness: str, mistakes, evidence: str, answer) -> Verdict:
-    seen = _launch(harness, answer, 1, "tampering")[0]
+    try:
+        seen = _launch(harness, answer, 1, "tampering")[0]
+    except RankFailed as error:
+        if hint := leaks.empty_hint(error.traceback):
+            return failed(f"Your function raised an error.\n{learners_lines(error.traceback)}", hint)
+        raise
     return mistakes(seen) or passed(evidence)
 
 
@@ -55,7 +61,7 @@ judge_choose = partial(
 def judge_standardizer(answer) -> Verdict:
     from labs.checks.shares import COLUMNS, long_table_of, table_of
 
-    by_rank = _launch("scaled", answer, 3, "shares")
+    by_rank = _launch("scaled", answer, shares.WORLD_SIZE, "shares")
     verdict = shares.of_scaling(by_rank, COLUMNS, table_of, long_table_of)
     moved = max(both[1].call_bytes for both in by_rank)
     return verdict or passed(
@@ -67,7 +73,7 @@ def judge_standardizer(answer) -> Verdict:
 def judge_accuracy(answer) -> Verdict:
     from labs.checks.shares import EVALUATORS, SETS
 
-    by_rank = _launch("counted", bare(answer), EVALUATORS, "shares")
+    by_rank = _launch("counted", answer, EVALUATORS, "shares")
     verdict = counts.of_accuracy(by_rank, SETS)
     sizes = ", ".join(str(count) for count, _ in SETS)
     return verdict or passed(

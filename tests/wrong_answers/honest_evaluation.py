@@ -19,6 +19,7 @@ from learners_shares import (
     own_statistics,
     padded,
     rest_at_the_end,
+    rounded,
     skips_an_empty_share,
     strided,
 )
@@ -137,6 +138,11 @@ def neighbours_of_three_rows(rows, labels, is_test):
     return nearest_row(train_rows[kept], train_labels[kept])
 
 
+def neighbours_that_share_no_value(rows, labels, is_test):
+    shares_one = torch.isin(rows, rows[is_test]).any(1)
+    return nearest_row(rows[~shares_one], labels[~shares_one])
+
+
 def neighbours_for_some_rows(rows, labels, is_test):
     train_rows, train_labels = train_of(rows, labels, is_test)
     predict = nearest_row(train_rows, train_labels)
@@ -185,6 +191,14 @@ def held_out(fits, rows, labels, is_test, best=max, cut=60):
         fits,
         key=lambda fit: num_right(fit(train_rows[:cut], train_labels[:cut]), train_rows[cut:], train_labels[cut:]),
     )
+
+
+def choose_the_last(fits, rows, labels, is_test):
+    return fits[-1](*train_of(rows, labels, is_test))
+
+
+def choose_by_three_rows(fits, rows, labels, is_test):
+    return held_out(fits, rows, labels, is_test, cut=-3)(*train_of(rows, labels, is_test))
 
 
 def choose_the_worst(fits, rows, labels, is_test):
@@ -249,11 +263,14 @@ WRONG = [
     ("honest_evaluation.decontaminate", neighbours_without_equal_rows_and_labels, "must take no part at all"),
     ("honest_evaluation.decontaminate", the_test_by_heart, "must take no part at all"),
     ("honest_evaluation.decontaminate", neighbours_of_three_rows, "leave out copies alone"),
+    ("honest_evaluation.decontaminate", neighbours_that_share_no_value, "Nothing is left to fit"),
     ("honest_evaluation.decontaminate", neighbours_for_some_rows, "Return a function"),
     ("honest_evaluation.decontaminate", always_one, "Every row gets the same label"),
     ("honest_evaluation.choose", choose_by_test, "Cut a validation part off"),
     ("honest_evaluation.choose", choose_by_training, "learning by heart looks best"),
     ("honest_evaluation.choose", choose_the_first, "The first candidate is taken"),
+    ("honest_evaluation.choose", choose_the_last, "The last candidate is taken"),
+    ("honest_evaluation.choose", choose_by_three_rows, "not among those chosen"),
     ("honest_evaluation.choose", choose_the_worst, "not among those chosen"),
     ("honest_evaluation.choose", choose_all_of_them, "not among those chosen"),
     ("honest_evaluation.choose", choose_and_forget_to_fit, "Return a function"),
@@ -271,6 +288,8 @@ WRONG = [
     ("honest_evaluation.standardizer", Fitted(std="added"), "A small column is not one without variation"),
     ("honest_evaluation.standardizer", Fitted(std="clamped"), "A small column is not one without variation"),
     ("honest_evaluation.standardizer", Fitted(as_float32), "rows.double()"),
+    ("honest_evaluation.standardizer", Fitted(rounded), "float32 knows 1.7e9 to 128 seconds"),
+    ("honest_evaluation.standardizer", Fitted(transform="centred"), "not divided by the deviation"),
     ("honest_evaluation.standardizer", Fitted(gathered), "as long as a row"),
     ("honest_evaluation.standardizer", Fitted(gathered_by_messages), "as long as a row"),
     ("honest_evaluation.standardizer", Fitted(skips_an_empty_share), "the same collectives"),
@@ -282,7 +301,7 @@ WRONG = [
     ("honest_evaluation.standardizer", Fitted(transform="nothing"), "Return the scaled rows"),
     ("honest_evaluation.accuracy", accuracy_by(padded), "DistributedSampler repeats"),
     ("honest_evaluation.accuracy", accuracy_by(dropped), "predicted by nobody"),
-    ("honest_evaluation.accuracy", accuracy_of_all_rows, "the work of one, four times"),
+    ("honest_evaluation.accuracy", accuracy_of_all_rows, "4 ranks do the work of one"),
     ("honest_evaluation.accuracy", accuracy_of_rank_0, "Some ranks predict nothing"),
     ("honest_evaluation.accuracy", accuracy_by(rest_at_the_end), "Shares may differ by one row"),
     ("honest_evaluation.accuracy", accuracy_by(strided, mean_of_accuracies), "mean of the ranks' accuracies"),
@@ -290,5 +309,7 @@ WRONG = [
     ("honest_evaluation.accuracy", accuracy_by(strided, not_returned), "Return one number"),
     ("honest_evaluation.accuracy", accuracy_by(strided, "nan"), "an empty share"),
     ("honest_evaluation.accuracy", accuracy_by(strided, "count"), "number of right predictions"),
+    ("honest_evaluation.accuracy", accuracy_by(strided, "percent"), "in percent"),
+    ("honest_evaluation.accuracy", accuracy_by(strided, "wrong ones"), "share of wrong predictions"),
     ("honest_evaluation.accuracy", accuracy_by(strided, "twice divided"), "divide it by len(labels) alone"),
 ]

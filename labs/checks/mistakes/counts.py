@@ -55,47 +55,56 @@ def _even(count: int, world: int) -> list[int]:
 
 
 def _hint(values, predicted, times: Counter, count: int, wrong) -> str:
-    world = len(values)
+    sharing = _sharing_hint(predicted, times, count)
+    if sharing:
+        return sharing
+    if any(isinstance(v, float) and math.isnan(v) for v in values):
+        return "nan comes from a rank with an empty share: a mean of nothing. Add up counts, divide by len(labels)."
+    if hint := next((hint for expected, hint in _ways(predicted, count, wrong) if _same(values, expected)), None):
+        return hint
+    if max(map(len, predicted)) > -(-count // len(values)) and _same(values, [1 - len(wrong) / count] * len(values)):
+        return "Shares may differ by one row. rows[rank::world_size] cuts them so."
+    return "Add up over ranks: how many are right. Divide once: by how many rows there are."
+
+
+def _sharing_hint(predicted, times: Counter, count: int) -> str | None:
+    """The hint for rows that are predicted by nobody, or more than once."""
+    world = len(predicted)
     if all(len(rows) >= count for rows in predicted):
-        return (
-            "Every rank predicts all rows, so four ranks do the work of one, four times. Give each rank its own share."
-        )
+        return f"Every rank predicts all rows, so {world} ranks do the work of one, {world} times. Share the rows out."
     if 0 < sum(bool(rows) for rows in predicted) < min(world, count):
         return "Some ranks predict nothing, and wait for those that do. rows[rank::world_size] gives each a share."
-    if len(times) == count and max(times.values()) > 1:
+    if len(times) < count:
+        missing = sorted(set(range(count)) - set(times))
+        return f"Rows {missing} are predicted by nobody. What is left after dividing evenly counts as well."
+    if max(times.values()) > 1:
         twice = sorted(number for number, seen in times.items() if seen > 1)
         return (
             f"Rows {twice} are predicted more than once. torch's DistributedSampler repeats rows until all shares are "
             "equal, which is fine for training. Evaluate rows[rank::world_size]: shares may differ by one."
         )
-    if len(times) < count:
-        missing = sorted(set(range(count)) - set(times))
-        if sum(bool(rows) for rows in predicted) < min(world, count):
-            return (
-                "Some ranks predict nothing, so their rows are never seen. rows[rank::world_size] gives each a share."
-            )
-        return f"Rows {missing} are predicted by nobody. What is left after dividing evenly counts as well."
-    own = [sum(number not in wrong for number in rows) / len(rows) if rows else math.nan for rows in predicted]
-    if any(isinstance(v, float) and math.isnan(v) for v in values):
-        return (
-            "nan comes from a rank with an empty share: a mean of nothing. Add up counts, divide once by len(labels)."
-        )
-    if _same(values, own):
-        return "Each rank judges its own rows alone. Add up the right predictions over ranks, divide by len(labels)."
-    means = [value for value in own if not math.isnan(value)]
-    if _same(values, [sum(means) / len(means)] * world) or _same(values, [sum(means) / world] * world):
-        return (
-            "That is the mean of the ranks' accuracies: a row on a rank with few rows weighs more. Add up the right "
-            "predictions over ranks, and divide once, by len(labels)."
-        )
-    right = count - len(wrong)
-    if _same(values, [float(right)] * world):
-        return "That is the number of right predictions. Divide it by the number of rows."
-    if _same(values, [right / count / world] * world):
-        return "Divided by the ranks as well: the sum over ranks is complete, divide it by len(labels) alone."
-    if max(map(len, predicted)) > -(-count // world) and _same(values, [right / count] * world):
-        return "Shares may differ by one row. rows[rank::world_size] cuts them so."
-    return "Add up over ranks: how many are right. Divide once: by how many rows there are."
+    return None
+
+
+def _ways(predicted, count: int, wrong) -> list[tuple[list[float], str]]:
+    """What known mistakes return on each rank, when every row is predicted once, and the hint for each."""
+    world, right = len(predicted), count - len(wrong)
+    own = [sum(number not in wrong for number in rows) / len(rows) if rows else 0.0 for rows in predicted]
+    of_means = (
+        "That is the mean of the ranks' accuracies: a row on a rank with few rows weighs more. Add up the right "
+        "predictions over ranks, and divide once, by len(labels)."
+    )
+    alone = "Each rank judges its own rows alone. Add up the right predictions over ranks, divide by len(labels)."
+    twice = "Divided by the ranks as well: the sum over ranks is complete, divide it by len(labels) alone."
+    return [
+        (own, alone),
+        ([sum(own) / sum(map(bool, predicted))] * world, of_means),
+        ([sum(own) / world] * world, of_means),
+        ([float(right)] * world, "That is the number of right predictions. Divide it by the number of rows."),
+        ([100 * right / count] * world, "That is in percent. Return a share, between 0 and 1."),
+        ([1 - right / count] * world, "That is the share of wrong predictions."),
+        ([right / count / world] * world, twice),
+    ]
 
 
 def _same(values, expected) -> bool:

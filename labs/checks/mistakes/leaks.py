@@ -50,6 +50,16 @@ def of_choice(seen: Sequence) -> Verdict | None:
     return verdict or _by_heart(seen) or _of_learning(seen, CHOSEN_SHARE, _choice_hint)
 
 
+def empty_hint(traceback: str) -> str | None:
+    """The hint for an error in a model that was fitted with nothing; None for another error."""
+    if "argmin(): Expected reduction dim" not in traceback:
+        return None
+    return (
+        "Nothing is left to fit. A copy agrees in all columns at once; a row that shares single values with test rows "
+        "is none: (rows[:, None] == rows[is_test]).all(2).any(1)"
+    )
+
+
 def _of_shape(seen) -> Verdict | None:
     """A function that predicts one label a row, the same in two calls, and each row by itself."""
     for one in seen:
@@ -128,9 +138,13 @@ def _decontamination_hint(seen) -> str:
 
 
 def _choice_hint(seen) -> str:
-    if all((one.plain == one.choices["guess"]).all() for one in seen):
-        return "The first candidate is taken, whatever it is worth. Score every one, and take the best."
-    return "The best candidate is not among those chosen. Score every one on training rows that it was not fitted with."
+    for place in ("first", "last"):
+        if all((one.plain == one.choices[place]).all() for one in seen):
+            return f"The {place} candidate is taken, whatever it is worth. Score every one, and take the best."
+    return (
+        "The best candidate is not among those chosen. Score every one on training rows that it was not fitted with, "
+        "and on enough of them: of three rows, guessing may get all right."
+    )
 
 
 def _changed(seen, part: str) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from labs.checks.verdict import Verdict, failed, row
 
+WORLD_SIZE = 3  # one of the ranks holds no rows
 TOLERANCE = 1e-6  # of one standard deviation
 MOST_BYTES = 20_000  # of a table of 240,000
 
@@ -71,7 +72,7 @@ def _pair(zero, step) -> str:
 
 
 def _num_rows(table) -> int:
-    return sum(len(table(rank)) for rank in range(3))
+    return sum(len(table(rank)) for rank in range(WORLD_SIZE))
 
 
 def _statistics_hint(seen, wrong: list[int], columns, table) -> str:
@@ -81,11 +82,22 @@ def _statistics_hint(seen, wrong: list[int], columns, table) -> str:
     if not all(_near(one.alone, seen[0].alone) for one in seen):
         return "The ranks do not agree: each scales by its own rows. Sum over ranks before you divide."
     zero, step = seen[0].built
-    tables = [table(rank) for rank in range(3)]
+    tables = [table(rank) for rank in range(WORLD_SIZE)]
     if 0 in wrong and torch.isnan(zero[0]):
         return "nan comes from a rank without rows: the mean of nothing. Its sum and its count are 0: add those up."
     if 0 in wrong and (hint := _known_hint(seen[0], tables)):
         return hint
+    return _column_hint(wrong, zero, step, seen[0].std, columns)
+
+
+def _column_hint(wrong: list[int], zero, step, std, columns) -> str:
+    """The hint that the set of wrong columns gives away."""
+    import torch
+
+    if 1 in wrong and abs(zero[1]) > 1e-3 and 0 not in wrong:
+        return "The times are wrong, and their mean as well: float32 knows 1.7e9 to 128 seconds. Compute in float64."
+    if abs(step - std).max() < 1e-6 * std.max():
+        return "The mean is taken away, and rows are not divided by the deviation."
     if 1 in wrong and set(wrong) <= {1, 2}:
         return (
             "The times are wrong: mean of squares minus square of mean. Both are near 3e18, where neighbours in "
@@ -114,22 +126,29 @@ def _known_hint(seen, tables) -> str | None:
     built_std = float(seen.std[0]) / step if step else 0.0
     built_mean = float(seen.mean[0]) - zero * built_std
     own = [rows[:, 0] for rows in tables if len(rows)]
-    every = torch.cat(own)
-    means, variances = (torch.stack([getattr(rows, name)() for rows in own]) for name in ("mean", "var"))
-    plain = torch.stack([rows.var(correction=0) for rows in own])
-    counts = torch.tensor([len(rows) for rows in own], dtype=torch.float64)
+    means = torch.stack([rows.mean() for rows in own])
     if _is(built_mean, means[0]):
         return "These are the statistics of rank 0 alone. The other ranks' rows are training rows, too."
-    if _is(built_mean, means.mean()) or _is(built_mean, means.sum() / len(tables)):
+    if _is(built_mean, means.mean()) or _is(built_mean, means.sum() / WORLD_SIZE):
         return "That is the mean of the ranks' means: 7 rows weigh as much as 41. Add up sums and counts, divide once."
-    if not _is(built_mean, every.mean()):
+    if not _is(built_mean, torch.cat(own).mean()):
         return None
+    return _deviation_hint(built_std, own)
+
+
+def _deviation_hint(built_std: float, own: list) -> str | None:
+    """The hint for a deviation, beside the right mean; `own` holds the first column of each rank that has rows."""
+    import torch
+
+    every = torch.cat(own)
+    variances, plain = (torch.stack([rows.var(correction=c) for rows in own]) for c in (1, 0))
+    counts = torch.tensor([len(rows) for rows in own], dtype=torch.float64)
     if _is(built_std, every.std()):
         return "Divided by count - 1. Divide by count, as scikit-learn's StandardScaler does."
     if _is(built_std, every.var(correction=0)):
         return "The mean is right, and rows are divided by the variance: the root is missing."
     averages = [var.mean() for var in (variances, plain)] + [var.sqrt().mean() ** 2 for var in (variances, plain)]
-    pooled = [(counts * plain).sum() / counts.sum(), plain.sum() / len(tables), (plain.sqrt().sum() / len(tables)) ** 2]
+    pooled = [(counts * plain).sum() / counts.sum(), plain.sum() / WORLD_SIZE, (plain.sqrt().sum() / WORLD_SIZE) ** 2]
     if any(_is(built_std, value.sqrt()) for value in averages + pooled):
         return (
             "The mean is right. The deviation is the ranks' own, averaged: what lies between the ranks' means is "
