@@ -22,13 +22,13 @@ class MemoryTrace(TorchDispatchMode):
     `states()` returns {state: tensors} as they are at this moment; a state it does not name is left out, a tensor that
     it names twice counts where it is named first. Every other memory that an operation inside the block made, and that
     is still there, is counted as activations (and temporaries). What an operation needs only while it runs is not
-    seen, nor what gloo copies. `trace.phase = "backward"` names what comes next. It is slow (a tenth of a second and
-    more a step): wrap one step, not a run.
+    seen, nor what gloo copies. `trace.phase = "backward"` names what comes next. It is slow (half a second a step for
+    an engine): wrap one step, not a run.
     """
 
-    def __init__(self, states: Callable[[], Mapping[str, Iterable[torch.Tensor]]], phase: str = "forward"):
+    def __init__(self, states: Callable[[], Mapping[str, Iterable[torch.Tensor]]]):
         super().__init__()
-        self._states, self.phase = states, phase
+        self._states, self.phase = states, "forward"
         self._made: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._phases: list[tuple[str, int]] = []
         self._samples: list[dict[str, int]] = []

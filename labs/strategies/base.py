@@ -82,13 +82,17 @@ class Engine(ABC):
 
     def states_now(self) -> dict[str, list[torch.Tensor]]:
         """Like `held()`, at any moment of a step: with gathered parameters, whole gradients and buckets in use."""
-        held, whole = self.held(), [p.grad for p in self.module.parameters() if p.grad is not None]
-        gradients = [*held["gradients"], *self._buckets(), *whole]
-        return {**held, "parameters": [*self.live_parameters(), *held["parameters"]], "gradients": gradients}
+        held, passing = self.held(), self._passing_gradients()
+        parameters = [*held["parameters"], *self._gathered_parameters()]
+        return {**held, "parameters": parameters, "gradients": [*held["gradients"], *passing]}
 
-    def _buckets(self) -> list[torch.Tensor]:
-        """Return the buffers that gradients pass through at this moment, where `held()` does not list them."""
+    def _gathered_parameters(self) -> list[torch.Tensor]:
+        """Return the copies of parameters that are there now and that `held()` does not list."""
         return []
+
+    def _passing_gradients(self) -> list[torch.Tensor]:
+        """Return whole gradients, and the buffers that they pass through, where `held()` does not list them."""
+        return [p.grad for p in self.module.parameters() if p.grad is not None]
 
     @abstractmethod
     def full_parameters(self) -> dict[str, torch.Tensor]:

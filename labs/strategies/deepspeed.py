@@ -90,6 +90,9 @@ class ZeROEngine(Engine):
         dist.all_reduce(squares, group=group)
         return dict(zip(layers, squares.sqrt().tolist(), strict=True))
 
+    def _passing_gradients(self):
+        return [p.grad for p in self.names if p.grad is not None]
+
     def save(self, path):
         self.ds.save_checkpoint(str(path), tag=_TAG)
 
@@ -116,8 +119,8 @@ class ZeRO1Engine(ZeROEngine):
     def live_parameters(self):
         return self.held()["parameters"]
 
-    def _buckets(self):
-        return states.flat_buckets(self.zero)
+    def _passing_gradients(self):
+        return [*states.flat_buckets(self.zero), *super()._passing_gradients()]
 
     def full_parameters(self):
         return states.flat_full_parameters(self.zero, self.names, self.ds.device)
@@ -152,6 +155,9 @@ class ZeRO3Engine(ZeROEngine):
 
     def live_parameters(self):
         return states.cut_live_parameters(self.module)
+
+    def _gathered_parameters(self):
+        return self.live_parameters()
 
     def full_parameters(self):
         return states.cut_full_parameters(self.zero, self.names, self.ds.device)
