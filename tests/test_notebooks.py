@@ -118,6 +118,45 @@ def test_a_lesson_has_its_header_and_its_foot(lesson):
     assert text.count("<details>") >= 3, "three questions with answers that fold out"
 
 
+LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+NAMED = re.compile(r"\blessons?\s+(\d\d(?:(?:,| and| to|, and)\s+\d\d)*)", re.I)
+
+
+def relative_links(text):
+    """[(what it says, where it leads)] of the links that stay inside the course."""
+    return [(said, to) for said, to in LINK.findall(text) if not re.match(r"[a-z]+:|#", to)]
+
+
+def named_lessons(text):
+    """Numbers of the lessons that a text names, be it "lesson 02" or "Lessons 01, 03 and 05"."""
+    return {number for names in NAMED.findall(text) for number in re.findall(r"\d\d", names)}
+
+
+def prose(path):
+    return "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+
+
+@every_lesson
+def test_every_relative_link_of_a_lesson_leads_to_a_file_and_to_the_lesson_it_names(lesson):
+    for path in (lesson.learner, lesson.solution):
+        for said, to in relative_links(prose(path)):
+            target = path.parent / to.partition("#")[0]
+            assert target.is_file(), f"{path.name}: [{said}]({to}) leads nowhere"
+            assert named_lessons(said) <= {target.name[:2]}, f"{path.name}: [{said}]({to}) is another lesson"
+
+
+@every_lesson
+def test_every_lesson_that_a_lesson_names_exists(lesson):
+    assert named_lessons(prose(lesson.learner)) <= {other.name[:2] for other in LESSONS}
+
+
+def test_the_laws_of_links_see_every_form_of_them():
+    links = "[Lesson 02](02_a.ipynb), [docs](https://x.org/a), <https://x.org>, [here](#b)"
+    text = f"{links}; lessons 01, 03 and 05, lesson\n07"
+    assert relative_links(text) == [("Lesson 02", "02_a.ipynb")]
+    assert named_lessons(text) == {"01", "02", "03", "05", "07"}
+
+
 def test_blanking_replaces_each_answer_by_one_stub_of_its_indentation():
     source = f"def f(x):\n    {BEGIN}\n    y = x\n    return y\n    {END}\n\nz = 1\n{BEGIN}\nz = 2\n{END}"
     assert lessons.blank(source) == f"def f(x):\n    {STUB}\n\nz = 1\n{STUB}"
