@@ -30,7 +30,8 @@ class Case:
     std: float = 1.0
     max_norm: float = 1.0
     loss_scale: float = 1.0
-    infinite_rank: int | None = None
+    infinite_rank: int | None = None  # which rank has an element that is no finite number
+    infinity: float = torch.inf
 
     def __str__(self) -> str:
         return self.name
@@ -51,6 +52,7 @@ CLIP_CASES = (
     Case("loss scale 1,024, norm below the limit", UNEVEN, std=0.05, loss_scale=1024.0),
     Case("loss scale 1,024, norm above the limit", EVEN, std=1.0, loss_scale=1024.0),
     Case("all gradients are 0", EVEN, std=0.0),
+    Case("one element is nan", EVEN, infinite_rank=1, infinity=torch.nan),
 )
 
 
@@ -73,7 +75,7 @@ def shards_of(case: Case, rank: int) -> Shards:
         (case.std * case.loss_scale * torch.randn(size, generator=source)).to(case.dtype) for size in case.sizes[rank]
     ]
     if rank == case.infinite_rank:
-        shards[0].view(-1)[2] = torch.inf
+        shards[0].view(-1)[2] = case.infinity
     return shards
 
 
@@ -88,11 +90,23 @@ def clipped(clip_) -> list[ShardFacts]:
 
 
 def _observed(case: Case, call) -> ShardFacts:
-    recorder, shards = Recorder(), shards_of(case, dist.get_rank())
+    """Call the answer with views of one buffer, as a sharded optimizer has them: `after` is what stands in that."""
+    recorder, (buffer, shards) = Recorder(), _in_a_buffer(shards_of(case, dist.get_rank()), case.dtype)
     recorder.start()
     value = call(list(shards), case)
     calls = tuple(Call(c.kind, c.size_bytes, c.element_bytes, c.group_size) for c in recorder.stop().calls)
-    return ShardFacts(dist.get_rank(), case, _number(value), repr(value)[:80], calls, shards)
+    after = _views(buffer, shards)
+    return ShardFacts(dist.get_rank(), case, _number(value), repr(value)[:80], calls, after)
+
+
+def _in_a_buffer(shards: Shards, dtype: torch.dtype) -> tuple[torch.Tensor, Shards]:
+    buffer = torch.cat([torch.empty(0, dtype=dtype), *(shard.flatten() for shard in shards)])
+    return buffer, _views(buffer, shards)
+
+
+def _views(buffer: torch.Tensor, shards: Shards) -> Shards:
+    pieces = buffer.split([shard.numel() for shard in shards])
+    return [piece.view(shard.shape) for piece, shard in zip(pieces, shards, strict=True)]
 
 
 def _number(value: Any) -> float | None:

@@ -240,6 +240,32 @@ def clip_to_nan(shards, max_norm, loss_scale=1.0):
     return norm
 
 
+def clip_by_other_memory(shards, max_norm, loss_scale=1.0):
+    """The tensors are the same, the memory is not: a flat buffer of which they were views stays as it was."""
+    for shard in shards:
+        shard.data = shard / loss_scale
+    norm = global_grad_norm(shards)
+    for shard in shards:
+        shard.data = shard * min(1.0, max_norm / float(norm + 1e-6))
+    return norm
+
+
+def clip_without_nan(shards, max_norm, loss_scale=1.0):
+    for shard in shards:
+        torch.nan_to_num_(shard, nan=0.0)
+    return clip()(shards, max_norm, loss_scale)
+
+
+def clip_by_parameters(shards, max_norm, loss_scale=1.0):
+    """Right: torch's own clipping, told the norm."""
+    parameters = [torch.nn.Parameter(torch.empty_like(shard)) for shard in shards]
+    for parameter, shard in zip(parameters, shards, strict=True):
+        parameter.grad = shard.div_(loss_scale)
+    norm = global_grad_norm([parameter.grad for parameter in parameters])
+    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+    return norm
+
+
 def clip_gathering(shards, max_norm, loss_scale=1.0):
     return clip(norm=norm_by_gathering)(shards, max_norm, loss_scale)
 
@@ -339,6 +365,7 @@ RIGHT = [
     ("gradient_norms.clip_", clip()),
     ("gradient_norms.clip_", clip(unscale="in the norm")),
     ("gradient_norms.clip_", clip_scaled_to_a_scaled_limit),
+    ("gradient_norms.clip_", clip_by_parameters),
     ("gradient_norms.token_loss", loss_weighted),
     ("gradient_norms.token_loss", loss_without_a_token_skips),
     ("gradient_norms.token_loss", loss_all_reduced_with_its_gradient),
@@ -385,6 +412,8 @@ WRONG = [
     ("gradient_norms.clip_", clip(unscale="last"), "Clipped before unscaling"),
     ("gradient_norms.clip_", clip(unscale="never"), "The loss scale is still in the gradients"),
     ("gradient_norms.clip_", clip_copies, "The shards are as they were"),
+    ("gradient_norms.clip_", clip_by_other_memory, "The shards are as they were"),
+    ("gradient_norms.clip_", clip_without_nan, "who replaces it hides it"),
     ("gradient_norms.clip_", clip_rebound, "and never clipped"),
     ("gradient_norms.clip_", clip(factor=lambda limit, norm: limit / (norm or 1.0)), "the factor is at most 1"),
     ("gradient_norms.clip_", clip(norm=norm_from(tensor_norms, SUM, same)), "Those are norms of tensors"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite, isnan
 
 from labs.checks.mistakes.global_norm import (
     WRONG_NORMS,
@@ -20,7 +21,7 @@ from labs.checks.verdict import Verdict, failed, row
 
 def of_clipping(ranks: Facts) -> Verdict | None:
     """Whether every shard was unscaled, then multiplied by one factor for all ranks, and only when it had to be."""
-    for facts in by_case(ranks):
+    for facts in (facts for facts in by_case(ranks) if facts[0].case.infinite_rank is None):
         factor = _factor(facts[0].case, whole_norm(facts[0].case))
         for fact in facts:
             if not _is_scaled(fact, factor):
@@ -36,13 +37,18 @@ def of_returned(ranks: Facts) -> Verdict | None:
         if fact.value is None:
             hint = "Return the norm of the whole gradient before clipping: people watch it."
             return failed(f"The gradients are right. Rank {fact.rank} returns {fact.returned}.", hint)
-        if not is_near(fact.value, expected):
+        if not is_near(fact.value, expected) and not (isnan(expected) and not isfinite(fact.value)):
             found = f"The gradients are right. In the case of {fact.case}, rank {fact.rank} returns another norm."
             return failed(found, _returned_hint(fact), row("norm before clipping, unscaled", expected, fact.value))
     return None
 
 
 def _returned_hint(fact) -> str:
+    if fact.case.infinite_rank is not None:
+        return (
+            "One nan or inf anywhere must show in the norm, on every rank: that is how all know to skip a step. Leave "
+            "it in the gradients; who replaces it hides it."
+        )
     if is_near(fact.value, whole_norm(fact.case) * fact.case.loss_scale):
         return "That norm has the loss scale in it. Return the one of the unscaled gradient."
     if is_near(fact.value, min(fact.case.max_norm, whole_norm(fact.case))):
@@ -73,7 +79,7 @@ def _is_scaled(fact, factor: float) -> bool:
 
 def _clip_hint(ranks: Facts, facts) -> str:
     """Find the one mistake that explains every case on every rank."""
-    every = [fact for own in ranks for fact in own if fact.case.std]
+    every = [fact for own in ranks for fact in own if fact.case.std and fact.case.infinite_rank is None]
     if all(_is_scaled(fact, _factor(fact.case, whole_norm(fact.case))) for fact in every):
         return "Gradients that are 0 became nan: 0 / 0, or inf * 0. Multiply only when the norm is above the limit."
     for explains, hint in _WRONG_CLIPS:
@@ -132,7 +138,8 @@ def _scaled_norm_factor(case, rank: int, keeps_scale: bool = False) -> float:
 _WRONG_CLIPS: tuple[tuple[Callable, str], ...] = (
     (
         _with(lambda case, rank: 1.0),
-        "The shards are as they were. Change them in place: shard *= factor, and not shard = shard * factor.",
+        "The shards are as they were. Change them in place: shard *= factor, and neither shard = shard * factor nor "
+        "shard.data = ..., which make other memory.",
     ),
     (
         _with(lambda case, rank: 1 / case.loss_scale),
