@@ -89,6 +89,44 @@ def act_without_argument(row, act):
         parameter.register_post_accumulate_grad_hook(lambda: act(row))
 
 
+def act_keeping_what_it_saw(row, act):
+    """Right in time and numbers: and every gradient stays in a list."""
+    seen = []
+
+    def note(parameter):
+        seen.append(parameter.grad)
+        if len(seen) % len(row.parameters) == 0:
+            act(row)
+
+    for parameter in row.parameters:
+        parameter.register_post_accumulate_grad_hook(note)
+
+
+def act_counted_on_the_row(row, act):
+    """One count for all who wait for this row."""
+    row.num_ready = 0
+
+    def note(_):
+        row.num_ready += 1
+        if row.num_ready == len(row.parameters):
+            row.num_ready = 0
+            act(row)
+
+    for parameter in row.parameters:
+        parameter.register_post_accumulate_grad_hook(note)
+
+
+def act_by_what_is_there(row, act):
+    """Wait until all gradients are there: an act before this one may have cleared them."""
+
+    def note(_):
+        if all(parameter.grad is not None for parameter in row.parameters):
+            act(row)
+
+    for parameter in row.parameters:
+        parameter.register_post_accumulate_grad_hook(note)
+
+
 def hold(first=True, before_forward=True, after_forward=True, before_backward=True, after_backward=True, num_gathers=1):
     """gather_compute_free with one thing done otherwise."""
 

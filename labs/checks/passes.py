@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
+from labs.checks.mistakes.passes import SMALL_BYTES
 from labs.checks.reference import zero_by_hand as right
 from labs.checks.rows import (
     NUM_STEPS,
@@ -35,6 +37,7 @@ class Moments(Facts):
     sizes: dict[str, int] = field(default_factory=dict)  # parameters of each row
     peak_bytes: int = 0
     best_bytes: int = 0
+    both: tuple[list[str], list[str]] = ((), ())  # the rows for which each of two acts on the same rows was called
 
 
 def completed(at_last_gradient) -> Moments:
@@ -56,7 +59,26 @@ def completed(at_last_gradient) -> Moments:
         at_last_gradient(row, act)
     facts.peak_bytes = _backwards(model, rows, facts)
     facts.best_bytes = _best_peak()
+    facts.both = _two_acts(at_last_gradient)
     return facts
+
+
+def _two_acts(at_last_gradient) -> tuple[list[str], list[str]]:
+    """Let the answer set two acts on each row, as stage 3 does, of which the first lets go of the gradients."""
+    model, called = SmallModel(), ([], [])
+    rows = rows_of(model)
+    names = {id(row): name for name, row in rows.items()}
+
+    def act(number, row):
+        called[number].append(names.get(id(row), f"a {type(row).__name__}"))
+        for parameter in getattr(row, "parameters", ()):  # what is no row is found before
+            parameter.grad = None
+
+    for row in rows.values():
+        at_last_gradient(row, partial(act, 0))
+        at_last_gradient(row, partial(act, 1))
+    model(*batch_of(0, dist.get_rank())).backward()
+    return called
 
 
 def _note_readiness(rows: dict[str, right.Row], facts: Moments) -> None:
@@ -75,6 +97,7 @@ def _backwards(model: SmallModel, rows: dict[str, right.Row], facts: Moments) ->
         loss, watch = model(*batches[facts.rank]), Watch(model, rows)
         with watch.trace:
             loss.backward()
+            facts.kept_bytes = watch.settle(SMALL_BYTES)
         facts.left.append([name for name, p in model.named_parameters() if p.grad is not None])
         facts.built.append({name: watch.note(row.mine.grad) for name, row in rows.items()})
         for row in rows.values():

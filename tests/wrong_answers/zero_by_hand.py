@@ -8,8 +8,11 @@ from learners_zero import (
     act_at_the_first_of_the_next,
     act_before_it_is_there,
     act_by_names,
+    act_by_what_is_there,
+    act_counted_on_the_row,
     act_each,
     act_in_first_backward,
+    act_keeping_what_it_saw,
     act_never,
     act_with_the_parameter,
     act_without_argument,
@@ -42,6 +45,20 @@ def by_edges(edges_of, keep_empty=True, place=0, last=0):
         return found if keep_empty else [pieces for pieces in found if pieces]
 
     return answer
+
+
+def partition_with_slices_of_nothing(sizes, world_size):
+    part, owned, offset = -(-sum(sizes) // world_size), [[] for _ in range(world_size)], 0
+    for index, size in enumerate(sizes):
+        for rank in range(world_size):
+            edges = rank * part - offset, (rank + 1) * part - offset
+            owned[rank].append((index, *(min(size, max(0, edge)) for edge in edges)))
+        offset += size
+    return owned
+
+
+def partition_for_two(sizes, world_size):
+    return [*partition(sizes, 2), *([] for _ in range(world_size - 2))][:world_size]
 
 
 def rounded_up(total, n):
@@ -351,6 +368,8 @@ WRONG = [
     ("zero_by_hand.partition", by_edges(rounded_up, place=1), "places in the row"),
     ("zero_by_hand.partition", by_edges(rounded_up, last=-1), "Python's slices"),
     ("zero_by_hand.partition", partition_with_padding, "Padding belongs to no parameter"),
+    ("zero_by_hand.partition", partition_with_slices_of_nothing, "Some slices hold nothing"),
+    ("zero_by_hand.partition", partition_for_two, "and not into 2"),
     ("zero_by_hand.partition", by_edges(rounded_up, keep_empty=False), "an empty one for a rank"),
     ("zero_by_hand.reduce_part", reduce_without_a_place, "Assign this rank's part"),
     ("zero_by_hand.reduce_part", reduce(average=False), "That is the sum over ranks"),
@@ -390,6 +409,9 @@ WRONG = [
     ("zero_by_hand.at_last_gradient", act_never, "gradients are ready: act(row)"),
     ("zero_by_hand.at_last_gradient", act_with_the_parameter, "Call it with the row"),
     ("zero_by_hand.at_last_gradient", act_before_it_is_there, "before the gradient stands in parameter.grad"),
+    ("zero_by_hand.at_last_gradient", act_keeping_what_it_saw, "keep no gradient"),
+    ("zero_by_hand.at_last_gradient", act_counted_on_the_row, "counts for itself"),
+    ("zero_by_hand.at_last_gradient", act_by_what_is_there, "counts for itself"),
     ("zero_by_hand.at_last_gradient", act_without_argument, "with the parameter, and with nothing else"),
     ("zero_by_hand.gather_compute_free", hold_everything, "free it for the first time"),
     ("zero_by_hand.gather_compute_free", hold(after_forward=False), "What forward has gathered stays"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def _cut(part_of=None, places=False, inclusive=False, padded=False, drops_empty=False, whole=False):
+def _cut(part_of=None, places=False, inclusive=False, padded=False, drops_empty=False, whole=False, empties=False):
     """partition with one thing done otherwise."""
 
     def partition(sizes, world_size):
@@ -17,7 +17,9 @@ def _cut(part_of=None, places=False, inclusive=False, padded=False, drops_empty=
                     first, end = (0, size) if rank == min(offset // max(1, part), world_size - 1) else (0, 0)
                 if padded and index == len(sizes) - 1 and (rank + 1) * part > offset:
                     end = (rank + 1) * part - offset
-                if first < end:
+                if empties:
+                    first, end = min(first, size), max(0, end)
+                if first < end or empties:
                     shift = offset if places else 0
                     owned[rank].append((index, first + shift, end + shift - inclusive))
             offset += size
@@ -94,6 +96,14 @@ PARTITION = (
     (
         _cut(places=True),
         "start and stop are places in the row. Count them from the beginning of the parameter.",
+    ),
+    (
+        _cut(empties=True),
+        "Some slices hold nothing. List a piece only where parameter and part overlap: start < stop.",
+    ),
+    (
+        _cut(part_of=lambda total, n: -(-total // 2)),
+        "For two ranks it is right. Cut into world_size parts, and not into 2.",
     ),
     (_cut(inclusive=True), "stop is the first element that is not owned any more, as in Python's slices."),
     (

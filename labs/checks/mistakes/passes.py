@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from labs.checks.mistakes.ddp import near
 from labs.checks.verdict import Verdict, failed, row
 
+SMALL_BYTES = 256  # a counter in a tensor is no gradient
+
 
 def of_completed(ranks: Sequence) -> Verdict | None:
     """act(row) at the last gradient of each row, in every backward, on every rank; None when all is right."""
@@ -14,6 +16,35 @@ def of_completed(ranks: Sequence) -> Verdict | None:
         for step, acts in enumerate(facts.acts):
             if verdict := _acts_verdict(facts, step, acts):
                 return verdict
+    for facts in ranks:
+        if verdict := _hoard(facts) or _both_acts(facts):
+            return verdict
+    return None
+
+
+def _hoard(facts) -> Verdict | None:
+    """Whether memory of a backward pass is still there after it, wherever the hooks keep it."""
+    if facts.kept_bytes <= SMALL_BYTES:
+        return None
+    found = f"act is called at the right moments, and rank {facts.rank} frees nothing: your hooks keep what they saw."
+    hint = "A gradient lives as long as anybody has it in a list. Count parameters, and keep no gradient."
+    return failed(found, hint, row("bytes kept after backward", 0, facts.kept_bytes))
+
+
+def _both_acts(facts) -> Verdict | None:
+    """Whether two acts set on the same rows, the first of which clears the gradients, are called once a row each."""
+    names = list(facts.sizes)
+    for number, called in enumerate(facts.both, 1):
+        if sorted(called) != sorted(names):
+            found = (
+                "With one act a row all is right. Exercise 5 sets a second one on the same row, and then act "
+                f"{number} of the two is called {len(called)} times, for {len(names)} rows."
+            )
+            hint = (
+                "Each call of at_last_gradient counts for itself: keep the count in the function, and not on the row, "
+                "and do not look whether parameter.grad is there, for the first act has cleared it."
+            )
+            return failed(found, hint, row("rows, in order of the calls", sorted(names), called))
     return None
 
 
