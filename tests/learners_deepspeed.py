@@ -9,6 +9,21 @@ import torch.distributed as dist
 from labs.checks.reference.deepspeed_zero import shards
 
 
+def step_of_all_at_once(engine, micro_batches):
+    """Right in numbers: every forward pass has the samples, and the activations, of all micro-batches."""
+    everything = [torch.cat(parts) for parts in zip(*micro_batches, strict=True)]
+    for _ in micro_batches:
+        engine.backward(engine(*everything))
+        engine.step()
+
+
+def step_on_rank_0_alone(engine, micro_batches):
+    for batch in micro_batches:
+        engine.backward(engine(*batch))
+        if torch.distributed.get_rank() == 0:
+            engine.step()
+
+
 def step_once_at_the_end(engine, micro_batches):
     for batch in micro_batches:
         engine.backward(engine(*batch))
@@ -80,6 +95,14 @@ def step_by_loss_backward(engine, micro_batches):
 
 def parameter_of(engine, name):
     return next(parameter for other, parameter in engine.module.named_parameters() if other == name)
+
+
+def look_and_change(engine, name):
+    parameter = engine.module.get_parameter(name)
+    with deepspeed.zero.GatheredParameters(parameter, modifier_rank=0):
+        copy = parameter.detach().clone()
+        parameter.data.mul_(2)
+    return copy
 
 
 def look_at_the_placeholder(engine, name):
@@ -203,3 +226,7 @@ def look_at_the_master(engine, name):
     from deepspeed.utils import safe_get_full_fp32_param
 
     return safe_get_full_fp32_param(parameter_of(engine, name))
+
+
+def consolidate_in_bf16(folder):
+    return {name: value.bfloat16() for name, value in consolidate()(folder).items()}

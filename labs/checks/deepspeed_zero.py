@@ -16,6 +16,7 @@ from labs.failures import RankFailed
 
 LIMIT_SECONDS = 20.0
 WORLDS = (1, 2, 4, 8)
+SAVERS = 4  # ranks of the checkpoint to consolidate: with two, half is as good as one part
 SAMPLES = 16
 
 
@@ -36,7 +37,7 @@ def judge_train_step(answer) -> Verdict:
             if hint := mistakes.step_hint(error.traceback):
                 return failed(f"The engine raised an error.\n{learners_lines(error.traceback)}", hint)
             raise
-        if verdict := mistakes.of_steps(ranks, accumulation=2):
+        if verdict := mistakes.of_steps(ranks, accumulation=2, micro_batch_size=2):
             return verdict
     return passed("Two steps of two micro-batches on two ranks: norms and weights of the twin at stages 1, 2 and 3.")
 
@@ -74,13 +75,14 @@ def judge_write_config(answer) -> Verdict:
     """What DeepSpeed makes of it on 1, 2, 4 and 8 ranks; then a live run on 2."""
     configs = dict(zip(WORLDS, outcomes(answer, [(world,) for world in WORLDS]), strict=True))
     for world, config in configs.items():
-        if verdict := _no_config(config) or _findings(config, world, f"On {world} ranks"):
+        where = f"On {world} rank{'s' * (world > 1)}"
+        if verdict := _no_config(config) or _findings(config, world, where) or _own_optimizer(config):
             return verdict
         holds = explain(config, world, accelerator="cpu").effective
         for key, value in _wanted(world).items():
             if holds.get(key) != value:
                 hint = _STAGE_HINTS.get(holds[key], "") if key == "zero_stage" else _HINTS[key]
-                found = f"On {world} ranks it does something else than was asked for."
+                found = f"{where} it does something else than was asked for."
                 return failed(found, hint, row(key, value, holds.get(key)))
     return _live(configs[2])
 
@@ -96,6 +98,14 @@ def _no_config(config) -> Verdict | None:
             f"The function returned {built}.", "Return the config as a dictionary.", row("type", "dict", built)
         )
     return None
+
+
+def _own_optimizer(config: dict) -> Verdict | None:
+    if "optimizer" not in config:
+        return None
+    found = "The config asks for an optimizer, and the script passes its own to deepspeed.initialize."
+    hint = "The script's wins, and the block is ignored without a word: leave it out."
+    return failed(found, hint, row("optimizer", "the script's own", config["optimizer"]))
 
 
 def _findings(config: dict, world: int, where: str) -> Verdict | None:
@@ -193,9 +203,9 @@ def judge_look(answer) -> Verdict:
 
 @functools.cache
 def _checkpoint():
-    """A checkpoint of two ranks, as {file: bytes}, so that every answer gets a fresh folder."""
+    """A checkpoint of SAVERS ranks, as {file: bytes}, so that every answer gets a fresh folder."""
     with tempfile.TemporaryDirectory() as folder:
-        return _on_ranks("saved", folder, world_size=2)[0]
+        return _on_ranks("saved", folder, world_size=SAVERS)[0]
 
 
 def judge_consolidate(answer) -> Verdict:
@@ -209,7 +219,7 @@ def judge_consolidate(answer) -> Verdict:
     if isinstance(full, Raised):
         return _raised(full)
     return mistakes.of_state_dict(full, checkpoint.weights) or passed(
-        f"All {len(checkpoint.weights)} parameters come out of the parts of two ranks, to the bit."
+        f"All {len(checkpoint.weights)} parameters come out of the parts of {SAVERS} ranks, to the bit."
     )
 
 

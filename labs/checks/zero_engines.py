@@ -109,6 +109,7 @@ class Stepped:
     rank: int
     stage: int
     forwards: list[int]
+    samples: list[int]
     calls_of_step: list[int]
     updates: list[int]
     norms: list[float]
@@ -119,18 +120,19 @@ class Stepped:
 def stepped(train_step, stage: int) -> Stepped:
     """Let the answer make NUM_STEPS optimizer steps under one stage."""
     engine, batches = start(config_of(stage)), Batches()
-    forwards, calls, updates, norms = [], [], [], []
+    forwards, samples, calls, updates, norms = [], [], [], [], []
     seen: list[int] = []
-    engine.module.register_forward_hook(lambda *_: seen.append(1))
+    engine.module.register_forward_hook(lambda _, batch, __: seen.append(len(batch[0]) if batch else 0))
     for step in range(NUM_STEPS):
         train_step(engine, batches.of(step, dist.get_rank()))
         forwards.append(len(seen))
+        samples.append(sum(seen))
         calls.append(engine.micro_steps)
         updates.append(engine.global_steps)
         norms.append(float(engine.get_global_grad_norm() or 0.0))
     expected = twin(batches)
     wrong = wrong_weights(full_parameters(engine), expected.weights)
-    return Stepped(dist.get_rank(), stage, forwards, calls, updates, norms, expected, wrong)
+    return Stepped(dist.get_rank(), stage, forwards, samples, calls, updates, norms, expected, wrong)
 
 
 def wrong_weights(built: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> list[str]:
@@ -180,6 +182,7 @@ class Looked:
     part: torch.Tensor
     gathered_bytes: int
     is_released: bool
+    is_changed: bool
 
 
 def looked(look) -> list[Looked]:
@@ -200,13 +203,15 @@ def _look_at(look, engine, name: str, truth: torch.Tensor, meter: InstrumentGrou
     """The ranks meet again over a group of the meter's own, so that a rank that gathers alone is seen waiting."""
     recorder = Recorder(meter)
     parameter = dict(engine.module.named_parameters())[name]
+    before = parameter.ds_tensor.clone()
     recorder.start()
     value = look(engine, name)
     dist.barrier(meter.group)
     gathered = sum(c.size_bytes for c in recorder.stop().calls)
     value = value.detach().clone() if isinstance(value, torch.Tensor) else value
     part = parameter.ds_tensor.clone()
-    return Looked(dist.get_rank(), name, value, truth, part, gathered, parameter.numel() == 0)
+    is_changed = not torch.equal(part, before)
+    return Looked(dist.get_rank(), name, value, truth, part, gathered, parameter.numel() == 0, is_changed)
 
 
 @dataclass(frozen=True)

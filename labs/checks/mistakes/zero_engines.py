@@ -9,7 +9,7 @@ from labs.checks.verdict import Verdict, failed, row
 BOUNDARY = "DeepSpeed counts micro-batches by the calls of engine.step(): it updates at the last one by itself."
 
 
-def of_steps(ranks: Sequence, accumulation: int) -> Verdict | None:
+def of_steps(ranks: Sequence, accumulation: int, micro_batch_size: int) -> Verdict | None:
     """Forward passes, calls of step, updates, norms and weights of every rank; None when all is right."""
     for seen in ranks:
         where = f"Stage {seen.stage}, rank {seen.rank}, after the first optimizer step"
@@ -17,6 +17,10 @@ def of_steps(ranks: Sequence, accumulation: int) -> Verdict | None:
             hint = "Each micro-batch needs a forward and a backward pass of its own."
             return failed(f"{where}: not every micro-batch was used once.", hint,
                           row("forward passes", accumulation, seen.forwards[0]))  # fmt: skip
+        if seen.samples[0] != (expected := accumulation * micro_batch_size):
+            hint = "Micro-batches are small so that their activations fit. Give the engine one of them in each call."
+            return failed(f"{where}: forward passes have other sizes than the micro-batches.", hint,
+                          row("samples computed", expected, seen.samples[0]))  # fmt: skip
         if seen.calls_of_step[0] != accumulation:
             return _wrong_calls(where, seen, accumulation)
         if seen.updates[0] != 1:
@@ -89,6 +93,9 @@ def of_looks(ranks: Sequence) -> Verdict | None:
         if not seen.is_released:
             hint = "After the `with` block the parameter must be a part again. Which block was never left?"
             return failed(f"{seen.name} stays whole on rank {seen.rank}.", hint)
+        if seen.is_changed:
+            hint = "A look changes nothing. With modifier_rank, what you write inside the block goes to all ranks."
+            return failed(f"{seen.name} has other values after the look.", hint)
         if seen.gathered_bytes > 2.2 * seen.truth.nbytes + 1000:  # a modifier_rank sends it once more
             rows = row(f"bytes gathered for {seen.name}", f"about {seen.truth.nbytes:,}", seen.gathered_bytes)
             hint = "Gather the one parameter alone, not the model: GatheredParameters takes one, too."
@@ -171,6 +178,8 @@ def _wrong_values(name: str, full: dict, weights: dict) -> Verdict:
     found = f"{name} has its shape, and other values."
     agree = int((built == expected).sum())
     first = next(iter(weights))
+    if full[name].dtype.itemsize < weights[name].dtype.itemsize:
+        return failed(found, "They were rounded. The optimizer's files hold fp32: keep it.", rows)
     if name == first and torch.isin(expected, built).float().mean() > 0.9:
         return failed(found, "The right numbers, in other places: join the parts in the order of the ranks.", rows)
     first_is_right = torch.equal(full[first].float(), weights[first]) or agree * 2 > built.numel()
