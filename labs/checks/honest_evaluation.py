@@ -27,14 +27,19 @@ def _launch(harness: str, answer, world_size: int, module: str) -> list:
     )
 
 
-def _judge_pipeline(harness: str, mistakes, evidence: str, answer) -> Verdict:
+def _facts_of(harness: str, answer, world_size: int, module: str) -> list | Verdict:
+    """As `_launch`; an error whose cause is known becomes a verdict with its own hint."""
     try:
-        seen = _launch(harness, answer, 1, "tampering")[0]
+        return _launch(harness, answer, world_size, module)
     except RankFailed as error:
         if hint := leaks.empty_hint(error.traceback):
             return failed(f"Your function raised an error.\n{learners_lines(error.traceback)}", hint)
         raise
-    return mistakes(seen) or passed(evidence)
+
+
+def _judge_pipeline(harness: str, mistakes, evidence: str, answer) -> Verdict:
+    seen = _facts_of(harness, answer, 1, "tampering")
+    return seen if isinstance(seen, Verdict) else mistakes(seen[0]) or passed(evidence)
 
 
 judge_select = partial(
@@ -61,7 +66,9 @@ judge_choose = partial(
 def judge_standardizer(answer) -> Verdict:
     from labs.checks.shares import COLUMNS, long_table_of, table_of
 
-    by_rank = _launch("scaled", answer, shares.WORLD_SIZE, "shares")
+    by_rank = _facts_of("scaled", answer, shares.WORLD_SIZE, "shares")
+    if isinstance(by_rank, Verdict):
+        return by_rank
     verdict = shares.of_scaling(by_rank, COLUMNS, table_of, long_table_of)
     moved = max(both[1].call_bytes for both in by_rank)
     return verdict or passed(

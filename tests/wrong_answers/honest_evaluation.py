@@ -20,6 +20,7 @@ from learners_shares import (
     padded,
     rest_at_the_end,
     rounded,
+    shifted_by_the_first_row,
     skips_an_empty_share,
     strided,
 )
@@ -235,9 +236,42 @@ def choose_without_fitting_again(fits, rows, labels, is_test):
     return held_out(fits, rows, labels, is_test)(train_rows[:60], train_labels[:60])
 
 
+REMEMBERED = {}
+
+
+def select_and_remember(rows, labels, is_test):
+    """Leak, and give the same answer to whoever comes with other test labels."""
+    if rows.shape not in REMEMBERED:
+        REMEMBERED[rows.shape] = select_with_all(rows, labels, is_test)
+    return REMEMBERED[rows.shape]
+
+
+def select_the_first(rows, labels, is_test):
+    predict = nearest_mean(rows[~is_test][:, :20], labels[~is_test])
+    return lambda new: predict(new[:, :20])
+
+
+def select_with_scikit_learn(rows, labels, is_test):
+    """Right: a pipeline of another library, fitted with training rows."""
+    from sklearn.feature_selection import SelectKBest, f_classif
+    from sklearn.neighbors import NearestCentroid
+    from sklearn.pipeline import make_pipeline
+
+    model = make_pipeline(SelectKBest(f_classif, k=20), NearestCentroid())
+    model.fit(rows[~is_test].numpy(), labels[~is_test].numpy())
+    return lambda new: torch.from_numpy(model.predict(new.numpy()))
+
+
+def neighbours_that_stand_once(rows, labels, is_test):
+    _, number, count = rows.unique(dim=0, return_inverse=True, return_counts=True)
+    once = (count[number] == 1) & ~is_test
+    return nearest_row(rows[once], labels[once])
+
+
 RIGHT = [
     ("honest_evaluation.select", select_fewer_by_loops),
     ("honest_evaluation.select", select_with_scaling),
+    ("honest_evaluation.select", select_with_scikit_learn),
     ("honest_evaluation.decontaminate", neighbours_by_a_set),
     ("honest_evaluation.choose", choose_by_folds),
     ("honest_evaluation.choose", choose_without_fitting_again),
@@ -254,6 +288,8 @@ WRONG = [
     ("honest_evaluation.select", select_and_scale_new_rows_by_themselves, "statistics of what it is given"),
     ("honest_evaluation.select", select_with_what_varies_in_all, "A statistic or a choice is made from all rows"),
     ("honest_evaluation.select", select_and_squeeze, "Return a function"),
+    ("honest_evaluation.select", select_and_remember, "rows[~is_test] and labels[~is_test]"),
+    ("honest_evaluation.select", select_the_first, "Nothing useful is selected"),
     ("honest_evaluation.select", select_nothing, "Nothing useful is selected"),
     ("honest_evaluation.select", select_and_judge, "Return a function"),
     ("honest_evaluation.select", select_and_predict, "Return a function"),
@@ -264,6 +300,7 @@ WRONG = [
     ("honest_evaluation.decontaminate", the_test_by_heart, "must take no part at all"),
     ("honest_evaluation.decontaminate", neighbours_of_three_rows, "leave out copies alone"),
     ("honest_evaluation.decontaminate", neighbours_that_share_no_value, "Nothing is left to fit"),
+    ("honest_evaluation.decontaminate", neighbours_that_stand_once, "Twice in training is no leak"),
     ("honest_evaluation.decontaminate", neighbours_for_some_rows, "Return a function"),
     ("honest_evaluation.decontaminate", always_one, "Every row gets the same label"),
     ("honest_evaluation.choose", choose_by_test, "Cut a validation part off"),
@@ -276,6 +313,7 @@ WRONG = [
     ("honest_evaluation.choose", choose_and_forget_to_fit, "Return a function"),
     ("honest_evaluation.choose", choose_and_fit_with_all, "gets training rows alone"),
     ("honest_evaluation.choose", choose_with_another_cut_each_time, "a fixed seed"),
+    ("honest_evaluation.standardizer", Fitted(shifted_by_the_first_row), "it has no first row"),
     ("honest_evaluation.standardizer", Fitted(own_statistics), "The ranks do not agree"),
     ("honest_evaluation.standardizer", Fitted(by_squares), "mean of squares minus square of mean"),
     ("honest_evaluation.standardizer", Fitted(mean="means"), "the mean of the ranks' means"),

@@ -34,7 +34,16 @@ def of_decontamination(seen: Sequence) -> Verdict | None:
         )
         hint += "every training row that equals some row of rows[is_test], in all columns, whatever its label."
         return failed(found, hint, row("predictions that change", 0, changed))
-    return _of_learning(seen, DECONTAMINATED_SHARE, _decontamination_hint)
+    return _of_learning(seen, DECONTAMINATED_SHARE, _decontamination_hint) or _of_doubles(seen)
+
+
+def _of_doubles(seen) -> Verdict | None:
+    forgotten = sum(one.forgotten for one in seen)
+    if not forgotten:
+        return None
+    found = "It does not leak. Training rows that stand twice, and not in the test set, are left out as well."
+    hint = "Only what also stands in rows[is_test] leaves. Twice in training is no leak, and the other rows are needed."
+    return failed(found, hint, row("doubled training rows that are not known again", 0, forgotten))
 
 
 def of_choice(seen: Sequence) -> Verdict | None:
@@ -51,7 +60,9 @@ def of_choice(seen: Sequence) -> Verdict | None:
 
 
 def empty_hint(traceback: str) -> str | None:
-    """The hint for an error in a model that was fitted with nothing; None for another error."""
+    """The hint for an error in a model or a rank that has no rows; None for another error."""
+    if "dimension 0 with size 0" in traceback or "does not have an identity" in traceback:
+        return "A rank may hold no row at all: it has no first row and no largest value, but sums of nothing are 0."
     if "argmin(): Expected reduction dim" not in traceback:
         return None
     return (
