@@ -99,7 +99,14 @@ def learners_lines(traceback: str) -> str:
 
 def error_hint(traceback: str) -> str:
     """The next step after an error."""
-    if re.search(r"TypeError: .* (positional argument|keyword argument)", traceback.rpartition("\n")[2]):
+    last = traceback.rpartition("\n")[2]
+    if "Received data size doesn't match" in traceback:
+        return "The ranks met in different collectives. Every rank must issue the same ones, in the same order."
+    if "cannot be sent back" in last:
+        return "Return what the exercise asks for, finished: list(...) makes a list of a generator."
+    if "but hook returned" in last:
+        return "What a hook returns takes the place of what it was called with. Let it return nothing."
+    if re.search(r"TypeError: .* (positional argument|keyword argument)", last):
         return "The check calls your function as its first line stood: take the same arguments, in the same order."
     return "Mend the line shown above."
 

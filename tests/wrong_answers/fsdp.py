@@ -1,6 +1,7 @@
 """Answers to lesson 06 as learners write them: right ones, and wrong ones with the hint that each must get."""
 
 import torch
+import torch.distributed as dist
 from learners_units import (
     cut,
     ddp,
@@ -222,6 +223,11 @@ def mesh_as_a_list(nodes):
     return [list(row) for row in zip(*nodes, strict=True)]
 
 
+def averaging_by_hooks_that_return(model):
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: (dist.all_reduce(p.grad), p.grad.div_(2)))
+
+
 RIGHT = [
     ("fsdp.schedule", schedule_as_text),
     ("fsdp.schedule", schedule_that_keeps_two),
@@ -246,9 +252,12 @@ WRONG = [
     ("fsdp.schedule", free_before_compute, "Free a layer after it has computed"),
     ("fsdp.schedule", reduce_before_backward, "backward 4 makes it"),
     ("fsdp.schedule", without("reduce 1"), "each gradient is reduced"),
+    ("fsdp.schedule", lambda: (move for move in moves()()), "makes a list of a generator"),
     ("fsdp.schedule", schedule_of_numbers, "Return moves such as"),
     ("fsdp.schedule", backward_in_forward_order, "from 4 to 1"),
     ("fsdp.shard_rows", rows(even, even), "You even out the pieces"),
+    ("fsdp.shard_rows", rows(even, ceiled), "You even out the pieces"),
+    ("fsdp.shard_rows", rows(lambda n, w, r: min(ceiled(n, w, r), n - r * ceiled(n, w, r)), ceiled), "and not fewer"),
     ("fsdp.shard_rows", rows(floored, floored), "every row needs an owner"),
     ("fsdp.shard_rows", rows(ceiled, ceiled), "as long as there are rows left"),
     ("fsdp.shard_rows", rows(owned, owned), "an all_gather takes equal pieces"),
@@ -257,6 +266,7 @@ WRONG = [
     ("fsdp.shard_rows", rows(ceiled, owned), "Own rows first"),
     ("fsdp.wrap", wrap_nothing, "Call it at least once"),
     ("fsdp.wrap", ddp, "Averaging gradients of whole replicas is data parallel"),
+    ("fsdp.wrap", averaging_by_hooks_that_return, "Let it return nothing"),
     ("fsdp.wrap", only_the_root, "One unit for all saves nothing"),
     ("fsdp.wrap", cut(), "The root takes what is in no other unit"),
     ("fsdp.wrap", the_list_of_blocks, "A list of modules is one unit"),

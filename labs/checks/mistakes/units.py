@@ -10,6 +10,10 @@ from labs.units import format_bytes
 FP32_TOLERANCE, BF16_TOLERANCE = 1e-4, 0.2
 FP32_BYTES = 4
 
+EVENED_OUT = (
+    "You even out the pieces. torch.chunk makes full chunks of ceil(num_rows / world_size) first, and what is left "
+    "over makes the last pieces short or empty."
+)
 SHARD_ROWS = (
     (
         lambda num_rows, world_size, rank: (num_rows // world_size, num_rows // world_size),
@@ -17,8 +21,21 @@ SHARD_ROWS = (
     ),
     (
         lambda num_rows, world_size, rank: (num_rows // world_size + (rank < num_rows % world_size),) * 2,
-        "You even out the pieces. torch.chunk makes full chunks of ceil(num_rows / world_size) first, and what is left "
-        "over makes the last pieces short or empty.",
+        EVENED_OUT,
+    ),
+    (
+        lambda num_rows, world_size, rank: (
+            num_rows // world_size + (rank < num_rows % world_size),
+            -(-num_rows // world_size),
+        ),
+        EVENED_OUT,
+    ),
+    (
+        lambda num_rows, world_size, rank: (
+            min(-(-num_rows // world_size), num_rows - rank * -(-num_rows // world_size)),
+            -(-num_rows // world_size),
+        ),
+        "A rank behind the last row owns none: 0, and not fewer.",
     ),
     (
         lambda num_rows, world_size, rank: (-(-num_rows // world_size),) * 2,
