@@ -89,17 +89,32 @@ def act_without_argument(row, act):
         parameter.register_post_accumulate_grad_hook(lambda: act(row))
 
 
-def act_keeping_what_it_saw(row, act):
+def act_keeping_what_it_saw(row, act, kept=None):
     """Right in time and numbers: and every gradient stays in a list."""
-    seen = []
+    seen, kept = [], [] if kept is None else kept
 
     def note(parameter):
-        seen.append(parameter.grad)
+        kept.append(parameter.grad)
+        seen.append(parameter.shape)
         if len(seen) % len(row.parameters) == 0:
             act(row)
 
     for parameter in row.parameters:
         parameter.register_post_accumulate_grad_hook(note)
+
+
+KEPT = []
+
+
+def act_keeping_until_the_end(row, act):
+    """As above, but nothing is left to see when backward is over: the first of all rows is the last one ready."""
+
+    def last(row):
+        act(row)
+        if any(parameter.shape[0] == 13 for parameter in row.parameters):
+            KEPT.clear()
+
+    act_keeping_what_it_saw(row, last, KEPT)
 
 
 def act_counted_on_the_row(row, act):

@@ -10,7 +10,6 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from labs.checks.mistakes.passes import SMALL_BYTES
 from labs.checks.reference import zero_by_hand as right
 from labs.checks.rows import (
     NUM_STEPS,
@@ -37,6 +36,9 @@ class Moments(Facts):
     sizes: dict[str, int] = field(default_factory=dict)  # parameters of each row
     peak_bytes: int = 0
     best_bytes: int = 0
+    rest_bytes: int = 0  # the most that was there beside parameters and gradients when act was called
+    best_rest_bytes: int = 0
+    watch: Watch | None = field(default=None, repr=False)
     both: tuple[list[str], list[str]] = ((), ())  # the rows for which each of two acts on the same rows was called
 
 
@@ -50,15 +52,17 @@ def completed(at_last_gradient) -> Moments:
 
     def act(row):
         name = names.get(id(row), f"a {type(row).__name__}")
+        facts.rest_bytes = max(facts.rest_bytes, facts.watch.trace.sample()[REST])
         missing = sum(p.grad is None for p in rows[name].parameters) if name in rows else 0
         facts.acts[-1].append((name, len(facts.ready[-1]), missing))
         if not missing and name in rows:
-            right.reduce_part(row)
+            _reduce(row, facts.watch)
 
     for row in rows.values():
         at_last_gradient(row, act)
     facts.peak_bytes = _backwards(model, rows, facts)
-    facts.best_bytes = _best_peak()
+    best = _best()
+    facts.best_bytes, facts.best_rest_bytes = best.peak_bytes, best.rest_bytes
     facts.both = _two_acts(at_last_gradient)
     return facts
 
@@ -94,24 +98,38 @@ def _backwards(model: SmallModel, rows: dict[str, right.Row], facts: Moments) ->
         facts.expected.append(gradients_in_rows(model, *batches))
         facts.ready.append([])
         facts.acts.append([])
-        loss, watch = model(*batches[facts.rank]), Watch(model, rows)
+        loss = model(*batches[facts.rank])
+        facts.watch = watch = Watch(model, rows)
         with watch.trace:
             loss.backward()
-            facts.kept_bytes = watch.settle(SMALL_BYTES)
         facts.left.append([name for name, p in model.named_parameters() if p.grad is not None])
         facts.built.append({name: watch.note(row.mine.grad) for name, row in rows.items()})
         for row in rows.values():
             row.mine.grad = None
         model.zero_grad()
+    facts.watch = None
     return watch.trace.record.peak_of("gradients")
 
 
-def _best_peak() -> int:
+def _reduce(row: right.Row, watch: Watch) -> None:
+    """Reduce a row, and wait until gloo's thread has let go of its copies."""
+    before = watch.trace.sample()[REST]
+    right.reduce_part(row)
+    watch.settle(before)
+
+
+def _best() -> Moments:
     model, facts = SmallModel(), Moments()
     rows = rows_of(model)
+
+    def act(row):
+        facts.rest_bytes = max(facts.rest_bytes, facts.watch.trace.sample()[REST])
+        _reduce(row, facts.watch)
+
     for row in rows.values():
-        right.at_last_gradient(row, right.reduce_part)
-    return _backwards(model, rows, facts)
+        right.at_last_gradient(row, act)
+    facts.peak_bytes = _backwards(model, rows, facts)
+    return facts
 
 
 @dataclass
@@ -142,9 +160,7 @@ def _trained(gather_compute_free) -> Held:
     rows = rows_of(model)
 
     def reduce(row):
-        before = watches[-1].trace.sample()[REST]
-        right.reduce_part(row)
-        watches[-1].settle(before)
+        _reduce(row, watches[-1])
 
     for name, unit in units_of(model).items():
         row = rows[name]

@@ -23,12 +23,13 @@ def of_completed(ranks: Sequence) -> Verdict | None:
 
 
 def _hoard(facts) -> Verdict | None:
-    """Whether memory of a backward pass is still there after it, wherever the hooks keep it."""
-    if facts.kept_bytes <= SMALL_BYTES:
+    """Whether more memory is there in backward than need be, wherever the hooks keep it."""
+    beside = facts.rest_bytes - facts.best_rest_bytes
+    if beside <= SMALL_BYTES:
         return None
     found = f"act is called at the right moments, and rank {facts.rank} frees nothing: your hooks keep what they saw."
     hint = "A gradient lives as long as anybody has it in a list. Count parameters, and keep no gradient."
-    return failed(found, hint, row("bytes kept after backward", 0, facts.kept_bytes))
+    return failed(found, hint, row("bytes kept beside the gradients", 0, beside))
 
 
 def _both_acts(facts) -> Verdict | None:
