@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
+from labs.checks.seal import sealed
 from labs.measure import tensor_bytes
 from labs.sharded_step import ShardedStep, measure_step
 from labs.spec import ModelSpec
@@ -55,7 +56,8 @@ def sharded(wrap, spec: ModelSpec) -> Sharded:
     """Let the answer shard a model, and make one step on this rank's batch."""
     model = build_model(spec)
     whole_bytes, block_bytes = (tensor_bytes(part.parameters()) for part in (model, model.blocks[0]))
-    made = wrap(model)
+    with sealed():
+        made = wrap(model)
     if isinstance(made, nn.Module) and made not in set(model.modules()):  # a wrapper, such as DDP
         model = made
     types: set[str] = set()

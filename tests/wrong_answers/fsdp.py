@@ -223,6 +223,18 @@ def mesh_as_a_list(nodes):
     return [list(row) for row in zip(*nodes, strict=True)]
 
 
+def only_the_root_and_no_meter(model):
+    from labs import sharded_step
+
+    sharded_step.tensor_bytes = lambda tensors: 0
+    fully_shard(model)
+
+
+def mesh_for_two_placements(nodes):
+    table = torch.arange(4).view(2, 2)
+    return DeviceMesh("cpu", table if nodes[0][1] == 1 else table.T.contiguous(), mesh_dim_names=NAMES)
+
+
 def averaging_by_hooks_that_return(model):
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda p: (dist.all_reduce(p.grad), p.grad.div_(2)))
@@ -266,6 +278,7 @@ WRONG = [
     ("fsdp.shard_rows", rows(ceiled, owned), "Own rows first"),
     ("fsdp.wrap", wrap_nothing, "Call it at least once"),
     ("fsdp.wrap", ddp, "Averaging gradients of whole replicas is data parallel"),
+    ("fsdp.wrap", only_the_root_and_no_meter, "The check measures with the functions of labs"),
     ("fsdp.wrap", averaging_by_hooks_that_return, "Let it return nothing"),
     ("fsdp.wrap", only_the_root, "One unit for all saves nothing"),
     ("fsdp.wrap", cut(), "The root takes what is in no other unit"),
@@ -294,6 +307,7 @@ WRONG = [
     ("fsdp.mend", mended(reshard_after_forward=False), "free them after forward"),
     ("fsdp.mend", mended(before=lambda model: model.bfloat16()), "the shards stay fp32"),
     ("fsdp.mesh_of", mesh_transposed, "a row is a node"),
+    ("fsdp.mesh_of", mesh_for_two_placements, "not always numbered node by node"),
     ("fsdp.mesh_of", mesh_as_numbered, "not always numbered node by node"),
     ("fsdp.mesh_of", mesh_of_all, "cuts the weights over all ranks"),
     ("fsdp.mesh_of", mesh_of_copies, "each keeps a whole copy"),
