@@ -24,6 +24,7 @@ from labs.checks.rows import (
     rows_of,
     units_of,
 )
+from labs.checks.seal import sealed
 from labs.peaks import REST
 
 
@@ -58,8 +59,9 @@ def completed(at_last_gradient) -> Moments:
         if not missing and name in rows:
             _reduce(row, facts.watch)
 
-    for row in rows.values():
-        at_last_gradient(row, act)
+    with sealed():
+        for row in rows.values():
+            at_last_gradient(row, act)
     facts.peak_bytes = _backwards(model, rows, facts)
     best = _best()
     facts.best_bytes, facts.best_rest_bytes = best.peak_bytes, best.rest_bytes
@@ -166,7 +168,8 @@ def _trained(gather_compute_free) -> Held:
         row = rows[name]
         row.mine.data = row.mine.data.clone()
         right.at_last_gradient(row, reduce)
-        gather_compute_free(unit, row)
+        with sealed():
+            gather_compute_free(unit, row)
     adamw = torch.optim.AdamW([row.mine for row in rows.values()], **OPTIONS)
     facts.there["before the first step"] = _there(rows)
     for step in range(NUM_STEPS):

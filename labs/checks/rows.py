@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from labs.checks.reference import zero_by_hand as right
+from labs.checks.seal import sealed
 from labs.peaks import REST, MemoryTrace
 from labs.recorder import Recorder
 
@@ -207,8 +208,9 @@ def reduced(reduce_part) -> Facts:
         before = weights_in_rows(model)
         watch.recorder.start()
         with watch.trace if step else nullcontext():
-            for row in rows.values():
-                reduce_part(row)
+            with sealed():
+                for row in rows.values():
+                    reduce_part(row)
             facts.kept_bytes = watch.settle(0) if step else 0
         facts.calls.append(watch.calls())
         facts.weights.append((before, weights_in_rows(model)))
@@ -239,7 +241,8 @@ def stepped(sharded_adamw) -> Facts:
             for row in rows.values():
                 right.reduce_part(row)
             watch.recorder.start()
-            step()
+            with sealed():
+                step()
             facts.calls.append(watch.calls())
             facts.built.append({name: watch.note(whole) for name, whole in weights_in_rows(model).items()})
             facts.left.append([name for name, row in rows.items() if row.mine.grad is not None])

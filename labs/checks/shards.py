@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.nn import functional as F
 
 from labs.checks.ranks import Call
+from labs.checks.seal import sealed
 from labs.recorder import Recorder
 
 WORLD_SIZE = 3
@@ -93,7 +94,8 @@ def _observed(case: Case, call) -> ShardFacts:
     """Call the answer with views of one buffer, as a sharded optimizer has them: `after` is what stands in that."""
     recorder, (buffer, shards) = Recorder(), _in_a_buffer(shards_of(case, dist.get_rank()), case.dtype)
     recorder.start()
-    value = call(list(shards), case)
+    with sealed():
+        value = call(list(shards), case)
     calls = tuple(Call(c.kind, c.size_bytes, c.element_bytes, c.group_size) for c in recorder.stop().calls)
     after = _views(buffer, shards)
     return ShardFacts(dist.get_rank(), case, _number(value), repr(value)[:80], calls, after)
@@ -151,7 +153,8 @@ def _lost(token_loss, name: str, counts) -> LossFacts:
     rank, recorder = dist.get_rank(), Recorder()
     weight, losses, is_real = _tokens(rank, counts[rank])
     recorder.start()
-    loss = token_loss(losses, is_real)
+    with sealed():
+        loss = token_loss(losses, is_real)
     calls = tuple(Call(c.kind, c.size_bytes, c.element_bytes, c.group_size) for c in recorder.stop().calls)
     value, built = _number(loss), None
     if isinstance(loss, torch.Tensor) and loss.requires_grad and loss.numel() == 1:

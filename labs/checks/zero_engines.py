@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from labs.checks.answer import Raised, call
+from labs.checks.seal import sealed
 from labs.config import ModelTrainingConfig
 from labs.data import load_data
 from labs.engine_facts import EngineFacts
@@ -124,7 +125,8 @@ def stepped(train_step, stage: int) -> Stepped:
     seen: list[int] = []
     engine.module.register_forward_hook(lambda _, batch, __: seen.append(len(batch[0]) if batch else 0))
     for step in range(NUM_STEPS):
-        train_step(engine, batches.of(step, dist.get_rank()))
+        with sealed():
+            train_step(engine, batches.of(step, dist.get_rank()))
         forwards.append(len(seen))
         samples.append(sum(seen))
         calls.append(engine.micro_steps)
@@ -205,7 +207,8 @@ def _look_at(look, engine, name: str, truth: torch.Tensor, meter: InstrumentGrou
     parameter = dict(engine.module.named_parameters())[name]
     before = parameter.ds_tensor.clone()
     recorder.start()
-    value = look(engine, name)
+    with sealed():
+        value = look(engine, name)
     dist.barrier(meter.group)
     gathered = sum(c.size_bytes for c in recorder.stop().calls)
     value = value.detach().clone() if isinstance(value, torch.Tensor) else value
