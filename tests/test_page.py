@@ -154,7 +154,7 @@ def test_lesson_00_runs_from_its_menu_to_its_last_cell(server, browser):
 def test_a_double_click_on_run_starts_one_run_which_is_seen_to_progress_and_measured(lab, server):
     assert lab.page.get_by_role("tab", name="Memory", exact=True).get_attribute("aria-selected") == "true"
     lab.notebook.picture("1-before-the-run")
-    lab.choose("strategy", "zero2: and gradients cut")
+    lab.choose("strategy", "zero2: + gradients")
     lab.until("will hold 1.91 MiB of states")
     lab.button("Run").dblclick()
     seen = set()

@@ -14,10 +14,10 @@ STRATEGIES = {  # short enough for the box of the control
     "single": "one process",
     "ddp": "whole copies",
     "fsdp": "all states cut",
-    "hsdp": "cut twice, in halves",
+    "hsdp": "cut in halves",
     "zero1": "optimizer cut",
-    "zero2": "and gradients cut",
-    "zero3": "and parameters cut",
+    "zero2": "+ gradients",
+    "zero3": "+ parameters",
 }
 LEARNING_RATES = tuple(float(f"{digit}e{power}") for power in (-5, -4, -3, -2) for digit in (1, 2, 5)) + (0.1,)
 _LOOK = {"style": {"description_width": "102px"}, "layout": {"width": "274px"}}  # three columns beside the side bar
