@@ -172,14 +172,15 @@ def free_port():
         return listener.getsockname()[1]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "zero3"])
-def test_two_torchrun_agents_train_as_one_job_of_four(strategy, tmp_path):
-    """Two agents with two ranks each, as on two machines, give the losses of four ranks launched from here."""
-    config = ModelTrainingConfig(strategy=strategy, world_size=4, steps=3, use_mixed_precision=False)
+@pytest.mark.parametrize(("strategy", "ranks_per_node"), [("ddp", 2), ("zero3", 1)])
+def test_two_torchrun_agents_train_as_one_job(strategy, ranks_per_node, tmp_path):
+    """Two agents, as on two machines, give the losses of as many ranks launched from here."""
+    config = ModelTrainingConfig(strategy=strategy, world_size=2 * ranks_per_node, steps=3, use_mixed_precision=False)
     (tmp_path / "run.json").write_text(config.model_dump_json())
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
-    command += ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+    command += ["--nproc-per-node", str(ranks_per_node), "--master-addr", "127.0.0.1"]
+    command += ["--master-port", str(free_port())]
     job = ["-m", "labs", "train", "--config", str(tmp_path / "run.json"), "--json"]
     agents = [
         subprocess.Popen(
