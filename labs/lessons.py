@@ -165,6 +165,8 @@ def tidied(notebook: NotebookNode) -> NotebookNode:
 
 
 def _without_paths(text: str) -> str:
+    if sys.prefix != sys.base_prefix:  # an environment that need not stand in this checkout
+        text = text.replace(sys.prefix, ".venv")
     text = text.replace(f"{ROOT}/", "").replace(str(ROOT), ".")
     return re.sub(r"/tmp/ipykernel_\d+/\d+\.py", "this cell", text)
 

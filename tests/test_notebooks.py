@@ -83,7 +83,7 @@ def test_no_notebook_knows_the_machine_it_was_built_on(lesson):
     for path in (lesson.learner, lesson.solution):
         text = path.read_text()
         assert "metadata.widgets" not in text and lessons.WIDGET_VIEW not in text
-        for place in (str(lessons.ROOT), str(Path.home()), "/tmp/", "/home/", "ipykernel_"):
+        for place in (str(lessons.ROOT), str(Path.home()), "/tmp/", "/home/", "/.venv", "ipykernel_"):
             assert place not in text, f"{place} stands in {path.name}"
 
 
