@@ -69,6 +69,7 @@ _STAGE_HINTS = {
     1: "Stage 1 cuts the optimizer alone; whole gradients wait from micro-batch to micro-batch.",
     3: "Stage 3 cuts the parameters, too; they were to stay whole.",
 }
+_ALL_FIVE = "Return the dictionary that you were given, with all five configs in it."
 
 
 def judge_write_config(answer) -> Verdict:
@@ -87,16 +88,14 @@ def judge_write_config(answer) -> Verdict:
     return _live(configs[2])
 
 
-def _no_config(config) -> Verdict | None:
+def _no_config(config, hint: str = "Return the config as a dictionary.") -> Verdict | None:
     if isinstance(config, Raised):
         from labs.checks.answer import AnswerRaised
 
         raise AnswerRaised(config.traceback)
     if not isinstance(config, dict):
         built = type(config).__name__
-        return failed(
-            f"The function returned {built}.", "Return the config as a dictionary.", row("type", "dict", built)
-        )
+        return failed(f"The function returned {built}.", hint, row("type", "dict", built))
     return None
 
 
@@ -140,7 +139,7 @@ def judge_mend(answer) -> Verdict:
     from labs.checks.reference import deepspeed_zero as right
 
     mended = outcomes(answer, [(broken_configs(),)])[0]
-    if verdict := _no_config(mended):
+    if verdict := _no_config(mended, _ALL_FIVE):
         return verdict
     expected = right.mend(broken_configs())
     for name, case in BROKEN.items():
@@ -152,8 +151,7 @@ def judge_mend(answer) -> Verdict:
 def _of_mended(name: str, case, mended: dict, expected: dict) -> Verdict | None:
     config = mended.get(name)
     if not isinstance(config, dict):
-        hint = "Return the dictionary that you were given, with all five configs in it."
-        return failed(f"{name}: there is no config.", hint, row(name, "a config", type(config).__name__))
+        return failed(f"{name}: there is no config.", _ALL_FIVE, row(name, "a config", type(config).__name__))
     if verdict := _findings(config, NUM_RANKS, f"{name}:"):
         return verdict
     holds, wanted = (explain(one, NUM_RANKS, accelerator="cpu").effective for one in (config, expected))

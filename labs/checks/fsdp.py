@@ -7,6 +7,7 @@ from labs.checks.compare import compare, draw
 from labs.checks.exercise import Exercise
 from labs.checks.mistakes import meshes
 from labs.checks.mistakes import schedules as slow
+from labs.checks.mistakes import shard_rows as rows
 from labs.checks.mistakes import units as mistakes
 from labs.checks.verdict import Verdict, failed, passed
 from labs.failures import RankFailed
@@ -44,7 +45,7 @@ def judge_shard_rows(answer) -> Verdict:
         cases=[(3, 2, 0), (3, 2, 1), (1, 4, 0), (1, 4, 2), (5, 4, 3), (10, 4, 3), (8, 4, 1), *draw(
             12, num_rows=range(1, 60), world_size=(8,), rank=range(8)
         )],
-        misconceptions=mistakes.SHARD_ROWS,
+        misconceptions=rows.SHARD_ROWS,
     )  # fmt: skip
 
 

@@ -2,6 +2,18 @@
 
 import torch
 import torch.distributed as dist
+from learners_schedules import (
+    backward_in_forward_order,
+    everything_first,
+    free_before_compute,
+    late_twice,
+    moves,
+    reduce_before_backward,
+    schedule_as_text,
+    schedule_of_numbers,
+    schedule_that_keeps_two,
+    without,
+)
 from learners_units import (
     cut,
     ddp,
@@ -20,78 +32,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 NAMES = ("replicate", "shard")
-
-
-def moves(ahead_forward=True, ahead_backward=True, keeps_last=True, frees=True, keep_two=False, reduces=True):
-    """A schedule with single habits switched off."""
-
-    def schedule():
-        found = ["gather 1"]
-        for layer in range(1, 5):
-            if ahead_forward and layer < 4:
-                found.append(f"gather {layer + 1}")
-            if not ahead_forward and layer > 1:
-                found.append(f"gather {layer}")
-            found.append(f"forward {layer}")
-            stays = layer == 4 and keeps_last or keep_two and layer == 3
-            found += [f"free {layer}"] if frees and not stays else []
-        for layer in range(4, 0, -1):
-            held = not frees or layer == 4 and keeps_last or keep_two and layer == 3
-            if not held and (not ahead_backward or layer == 4):
-                found.append(f"gather {layer}")
-            if frees and ahead_backward and layer > 1 and not (keep_two and layer == 4):
-                found.append(f"gather {layer - 1}")
-            found += [f"backward {layer}", f"free {layer}"] + ([f"reduce {layer}"] if reduces else [])
-        return found
-
-    return schedule
-
-
-def schedule_as_text():
-    return ", ".join(moves()())
-
-
-def schedule_that_keeps_two():
-    return moves(keep_two=True)()
-
-
-def everything_first():
-    layers = range(1, 5)
-    found = [f"gather {n}" for n in layers] + [f"forward {n}" for n in layers]
-    for n in reversed(layers):
-        found += [f"backward {n}", f"free {n}", f"reduce {n}"]
-    return found
-
-
-def late_twice():
-    found = moves()()
-    for move, before in (("gather 3", "forward 3"), ("gather 1", "backward 1")):
-        found.remove(move) if move == "gather 3" else found.pop(len(found) - 1 - found[::-1].index(move))
-        found.insert(found.index(before), move)
-    return found
-
-
-def without(*left_out):
-    return lambda: [move for move in moves()() if move not in left_out]
-
-
-def free_before_compute():
-    return ["gather 1", "gather 2", "free 2", *moves()()[2:]]
-
-
-def reduce_before_backward():
-    found = moves()()
-    place = found.index("backward 4")
-    return [*found[:place], "reduce 4", *found[place:]]
-
-
-def schedule_of_numbers():
-    return [1, 2, 3, 4]
-
-
-def backward_in_forward_order():
-    found = ["gather 1", "gather 2", "gather 3", "gather 4"]
-    return [*found, *(f"forward {n}" for n in range(1, 5)), *(f"free {n}" for n in (2, 3)), "backward 1"]
 
 
 def rows(own=lambda n, w, r: max(0, min(-(-n // w), n - r * -(-n // w))), stored=lambda n, w, r: -(-n // w)):
@@ -115,6 +55,10 @@ def ceiled(n, w, r):
 
 def left_to_the_last(n, w, r):
     return n // w + (n % w if r == w - 1 else 0)
+
+
+def short_at_the_last(n, w, r):
+    return n - r * ceiled(n, w, r) if r == w - 1 else ceiled(n, w, r)
 
 
 def owned_from_one(n, w, r):
@@ -275,6 +219,8 @@ WRONG = [
     ("fsdp.shard_rows", rows(owned, owned), "an all_gather takes equal pieces"),
     ("fsdp.shard_rows", rows(left_to_the_last, lambda n, w, r: n // w + n % w), "what is left over alone"),
     ("fsdp.shard_rows", rows(own=owned_from_one), "Ranks count from 0"),
+    ("fsdp.shard_rows", rows(stored=lambda n, w, r: owned(n, w, r) and ceiled(n, w, r)), "A rank without rows"),
+    ("fsdp.shard_rows", rows(own=short_at_the_last), "More than the last rank can be short"),
     ("fsdp.shard_rows", rows(ceiled, owned), "Own rows first"),
     ("fsdp.wrap", wrap_nothing, "Call it at least once"),
     ("fsdp.wrap", ddp, "Averaging gradients of whole replicas is data parallel"),

@@ -10,63 +10,6 @@ from labs.units import format_bytes
 FP32_TOLERANCE, BF16_TOLERANCE = 1e-4, 0.2
 FP32_BYTES = 4
 
-EVENED_OUT = (
-    "You even out the pieces. torch.chunk makes full chunks of ceil(num_rows / world_size) first, and what is left "
-    "over makes the last pieces short or empty."
-)
-SHARD_ROWS = (
-    (
-        lambda num_rows, world_size, rank: (num_rows // world_size, num_rows // world_size),
-        "Division without remainder loses rows: every row needs an owner.",
-    ),
-    (
-        lambda num_rows, world_size, rank: (num_rows // world_size + (rank < num_rows % world_size),) * 2,
-        EVENED_OUT,
-    ),
-    (
-        lambda num_rows, world_size, rank: (
-            num_rows // world_size + (rank < num_rows % world_size),
-            -(-num_rows // world_size),
-        ),
-        EVENED_OUT,
-    ),
-    (
-        lambda num_rows, world_size, rank: (
-            min(-(-num_rows // world_size), num_rows - rank * -(-num_rows // world_size)),
-            -(-num_rows // world_size),
-        ),
-        "A rank behind the last row owns none: 0, and not fewer.",
-    ),
-    (
-        lambda num_rows, world_size, rank: (-(-num_rows // world_size),) * 2,
-        "The memory is right. A rank owns a full chunk only as long as there are rows left.",
-    ),
-    (
-        lambda num_rows, world_size, rank: (_own(num_rows, world_size, rank),) * 2,
-        "The rows are right. Every rank has memory for a full chunk, used or not: an all_gather takes equal pieces.",
-    ),
-    (
-        lambda num_rows, world_size, rank: (-(-num_rows // world_size), _own(num_rows, world_size, rank)),
-        "Own rows first, memory second.",
-    ),
-    (
-        lambda num_rows, world_size, rank: (
-            num_rows // world_size + (num_rows % world_size if rank == world_size - 1 else 0),
-            num_rows // world_size + num_rows % world_size,
-        ),
-        "The last rank gets what is left over on top of its share. In torch.chunk it gets what is left over alone.",
-    ),
-    (
-        lambda num_rows, world_size, rank: (_own(num_rows, world_size, rank - 1), -(-num_rows // world_size)),
-        "Ranks count from 0: rank 0 owns the first chunk.",
-    ),
-)
-
-
-def _own(num_rows: int, world_size: int, rank: int) -> int:
-    chunk = -(-num_rows // world_size)
-    return max(0, min(chunk, num_rows - rank * chunk))
-
 
 def error_hint(traceback: str) -> str | None:
     """The hint for an error that FSDP raises about units; None for one that is not known."""
