@@ -1,5 +1,7 @@
 """A measured step of a sharded model: peaks and calls are those of a hand count, whatever the units are."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -119,6 +121,17 @@ def test_on_a_mesh_gathers_stay_in_a_row_and_copies_are_averaged_along_columns()
     assert plot_meshes({"rows": runs}, [[0, 1], [2, 3]]).png(40).startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="at least one"):
         plot_meshes({}, [[0]])
+
+
+def test_four_ranks_that_gather_together_are_a_ring_along_neighbours_and_no_two_pairs():
+    runs = labs.launch(step, None, (1, 4), world_size=4)
+    assert groups_of(runs, "all_gather") == {(0, 1, 2, 3)}
+    lines = plot_meshes({"row": runs}, [[0, 1], [2, 3]]).axes[0].lines
+    rings = [list(zip(*line.get_data(), strict=True)) for line in lines if len(line.get_xdata()) > 2]
+    assert rings and all(len(set(ring)) == 4 and ring[0] == ring[-1] for ring in rings)
+    for ring in rings:
+        sides = [abs(x1 - x2) + abs(y1 - y2) for (x1, y1), (x2, y2) in pairwise(ring)]
+        assert sides == [1, 1, 1, 1]  # ranks stand one apart; a diagonal would be 2
 
 
 def test_the_picture_of_live_parameters_has_a_staircase_for_each_way_and_names_the_lowest(steps):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import atan2
 from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
@@ -73,10 +74,12 @@ def _draw_nodes(axes: Axes, nodes: Nodes) -> dict[int, tuple[float, float]]:
 
 
 def _draw_group(axes: Axes, places, kind: str) -> None:
+    """Draw a line between two ranks, and a ring through more: lines that cross would look like pairs."""
     color, dash, width = _LOOKS[kind]
-    middle = [sum(axis) / len(places) for axis in zip(*places, strict=True)]
-    for place in places:  # a star, so that a group of two is a line and one of four is a cross
-        axes.plot(*zip(place, middle, strict=True), color=color, linestyle=dash, linewidth=width, zorder=3)
+    x, y = (sum(axis) / len(places) for axis in zip(*places, strict=True))
+    ring = sorted(places, key=lambda place: atan2(place[1] - y, place[0] - x))
+    ring += ring[:1] if len(ring) > 2 else []  # a dashed line that comes back would fill its gaps
+    axes.plot(*zip(*ring, strict=True), color=color, linestyle=dash, linewidth=width, zorder=3)
 
 
 def table_meshes(runs: Mapping[str, Sequence[ShardedStep]], nodes: Nodes) -> Table:
