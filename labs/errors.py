@@ -25,6 +25,11 @@ class FriendlyModel(BaseModel):
             sentences = [_sentence(problem, type(self)) for problem in error.errors()]
             raise ConfigError("; ".join(dict.fromkeys(sentences))) from None
 
+    def __setattr__(self, name, value):
+        raise ConfigError(
+            f"{name} cannot be set: a {type(self).__name__} is frozen; make another by replace({name}=...)"
+        )
+
     def replace(self, **changes):
         """Return a copy with some fields changed, validated again.
 
@@ -34,12 +39,23 @@ class FriendlyModel(BaseModel):
         return type(self)(**{**given, **changes})
 
 
+def _inside(field: str, model: type[BaseModel]) -> str | None:
+    """The field of a model whose own description has the field that is looked for."""
+    for name, info in model.model_fields.items():
+        if field in getattr(info.annotation, "model_fields", {}):
+            return name
+    return None
+
+
 def _sentence(problem: dict, model: type[BaseModel]) -> str:
     """Turn one pydantic problem into a sentence: field, value given, reason."""
     field = ".".join(str(part) for part in problem["loc"] if not str(part).startswith("function-"))
     if problem["type"] == "value_error":  # raised by our own validators: already a sentence
         return str(problem["ctx"]["error"])
     if problem["type"] == "extra_forbidden":
+        if inner := _inside(field, model):
+            hint = f"its {inner} has: try config.replace({inner}=config.{inner}.replace({field}=...))"
+            return f"{model.__name__} has no field {field!r}; {hint}"
         near = difflib.get_close_matches(field, model.model_fields, n=1)
         hint = f"did you mean {near[0]}?" if near else f"the known fields are {', '.join(model.model_fields)}"
         return f"{model.__name__} has no field {field!r}; {hint}"

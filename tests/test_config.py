@@ -36,6 +36,7 @@ REFUSED = [
     (dict(model="tinny"), "'tinny' is not known", "tiny"),
     (dict(batchsize=8), "has no field 'batchsize'", "did you mean batch_size"),
     (dict(colour="red"), "has no field 'colour'", "the known fields are architecture_name"),
+    (dict(residual=True), "has no field 'residual'; its model has", "model=config.model.replace(residual=...)"),
     (dict(batch_size=0), "batch_size=0 is refused", "greater than or equal to 1"),
     (dict(batch_size="many"), "batch_size='many' is refused", "valid integer"),
     (dict(learning_rate=float("nan")), "learning_rate=nan is refused", "finite"),
@@ -85,8 +86,9 @@ def test_the_seed_fields_come_first_with_their_defaults():
 
 def test_a_config_cannot_be_changed_only_replaced():
     config = ModelTrainingConfig()
-    with pytest.raises(ValueError):
-        config.batch_size = 64
+    for frozen, name in ((config, "batch_size"), (config.model, "num_layers")):
+        with pytest.raises(ConfigError, match=rf"{name} cannot be set: a \w+ is frozen; .* replace\({name}=...\)"):
+            setattr(frozen, name, 64)
     assert config.replace(batch_size=64).batch_size == 64
     with pytest.raises(ConfigError, match="does not divide"):
         config.replace(batch_size=33)
