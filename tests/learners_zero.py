@@ -89,6 +89,10 @@ def act_without_argument(row, act):
         parameter.register_post_accumulate_grad_hook(lambda: act(row))
 
 
+def act_for_one_argument(row):
+    return row
+
+
 def act_keeping_what_it_saw(row, act, kept=None):
     """Right in time and numbers: and every gradient stays in a list."""
     seen, kept = [], [] if kept is None else kept
@@ -215,6 +219,34 @@ def hold_resizing_the_tensor(unit, row):
     unit.register_full_backward_pre_hook(lambda *_: gather(row))
     at_last_gradient(row, free)
     free()
+
+
+def hold_dropping_data(unit, row):
+    """The way that the lesson shows as wrong, with gather as it stands."""
+
+    def drop(*_):
+        for parameter in row.parameters:
+            parameter.data = torch.empty(0)
+
+    unit.register_forward_pre_hook(lambda *_: gather(row))
+    unit.register_forward_hook(drop)
+    unit.register_full_backward_pre_hook(lambda *_: gather(row))
+    at_last_gradient(row, drop)
+    drop()
+
+
+def hold_by_a_hook_without_arguments(unit, row):
+    def free():
+        row.whole.untyped_storage().resize_(0)
+
+    free()
+    unit.register_forward_pre_hook(lambda *_: gather(row))
+    unit.register_forward_hook(free)
+
+
+def hold_calling_at_once(unit, row):
+    hold(before_forward=False)(unit, row)
+    unit.register_forward_pre_hook(gather(row))
 
 
 def hold_without_the_tensor(unit, row):

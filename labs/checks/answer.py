@@ -97,9 +97,10 @@ def learners_lines(traceback: str) -> str:
     return re.sub(r"^  labs/checks/.*, line \d+, in .*\n(    .*\n)?", "", traceback, flags=re.MULTILINE)
 
 
-def error_hint(traceback: str) -> str:
-    """The next step after an error."""
+def error_hint(traceback: str, answer: Any = None) -> str:
+    """The next step after an error; `answer` tells whether the call that failed was the check's own."""
     last = traceback.rpartition("\n")[2]
+    names_a_line = ", line " in traceback
     if "Received data size doesn't match" in traceback:
         return "The ranks met in different collectives. Every rank must issue the same ones, in the same order."
     if "MeterReplaced" in last:
@@ -108,9 +109,25 @@ def error_hint(traceback: str) -> str:
         return "Return what the exercise asks for, finished: list(...) makes a list of a generator."
     if "but hook returned" in last:
         return "What a hook returns takes the place of what it was called with. Let it return nothing."
-    if re.search(r"TypeError: .* (positional argument|keyword argument)", last):
-        return "The check calls your function as its first line stood: take the same arguments, in the same order."
+    if called := re.search(r"TypeError: (\S+)\(\) .*(positional|keyword) argument", last):
+        if called[1] == _full_name(bare(answer)):
+            return "The check calls your function as its first line stood: take the same arguments, in the same order."
+        if not names_a_line:
+            return (
+                "A function that you handed on as a hook takes other arguments than it is called with. "
+                "def f(*_) takes any."
+            )
+    if "'NoneType' object is not callable" in last and not names_a_line:
+        return (
+            "Somebody was given None where a function belongs: f(x) calls f at once, and hands on what it returns. "
+            "Hand on f itself, or lambda *_: f(x)."
+        )
     return "Mend the line shown above."
+
+
+def _full_name(function: Any) -> str:
+    """The name by which Python calls a function in an error."""
+    return getattr(function, "__qualname__", f"{type(function).__qualname__}.__call__")
 
 
 def is_stub(traceback: str) -> bool:

@@ -74,7 +74,7 @@ def compare(
     shown = wrong[: 1 if isinstance(built[wrong[0]], Raised) else MOST_ROWS]
     hint = (
         _whole_hint(built, known, tolerance)
-        or _shape_hint(built, expected, wrong)
+        or _shape_hint(answer, built, expected, wrong)
         or _part_hint(built, expected, known, tolerance)
         or otherwise
         or "Compute the first line by hand, and see where your number parts from it."
@@ -107,10 +107,10 @@ def _part_hint(built, expected, known, tolerance) -> str:
     return ""
 
 
-def _shape_hint(built, expected, wrong) -> str:
+def _shape_hint(answer, built, expected, wrong) -> str:
     """Name a mistake that can be seen from the values alone."""
-    if raised := [str(built[i]) for i in wrong if isinstance(built[i], Raised)]:
-        return error_hint(raised[0]) if len(raised) == len(wrong) else ""
+    if raised := [built[i].traceback for i in wrong if isinstance(built[i], Raised)]:
+        return error_hint(raised[0], answer) if len(raised) == len(wrong) else ""
     if all(built[i] is None for i in wrong) and all(expected[i] is not None for i in wrong):
         return "Your function returned None. Does every way through it end in a return?"
     for i in wrong:

@@ -108,7 +108,7 @@ def _raised(answer: Any, traceback: str, found: str) -> Verdict:
     if is_stub(traceback):
         return not_attempted(stub_words(answer, traceback))
     traceback = learners_lines(traceback)
-    return failed(f"{found}\n{traceback}", error_hint(traceback))
+    return failed(f"{found}\n{traceback}", error_hint(traceback, answer))
 
 
 def _hung(error) -> Verdict:

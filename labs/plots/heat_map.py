@@ -118,7 +118,7 @@ def _draw_norms(axes: Axes, norms: np.ndarray, first: int, low: float, high: flo
     bar = axes.figure.colorbar(image, cax=axes.inset_axes([1 + 0.5 / inches, 0, 0.14 / inches, 1]))
     few = high < 100 * low
     bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,), numticks=9))
-    bar.ax.yaxis.set_major_formatter(lambda norm, _: f"{norm:.3g}")
+    bar.ax.yaxis.set_major_formatter(lambda norm, _: f"{norm:,.0f}" if 1 <= norm < 1e6 else f"{norm:.3g}")
     bar.ax.minorticks_off()
     bar.set_label("gradient norm (log scale)", fontsize=8.5)
     bar.ax.tick_params(labelsize=7.5)

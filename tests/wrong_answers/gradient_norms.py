@@ -114,6 +114,12 @@ def norm_of_a_stack(shards):
     return total.sqrt()
 
 
+def norm_of_a_cat(shards):
+    total = torch.cat([shard.float().flatten() for shard in shards]).square().sum()
+    dist.all_reduce(total)
+    return total.sqrt()
+
+
 def norm_that_leaves_early(shards):
     return global_grad_norm(shards) if shards else torch.zeros(())
 
@@ -266,6 +272,12 @@ def clip_by_parameters(shards, max_norm, loss_scale=1.0):
     return norm
 
 
+def clip_by_torch_alone(shards, max_norm, loss_scale=1.0):
+    for shard in shards:
+        shard /= loss_scale
+    return torch.nn.utils.clip_grad_norm_(shards, max_norm)
+
+
 def clip_gathering(shards, max_norm, loss_scale=1.0):
     return clip(norm=norm_by_gathering)(shards, max_norm, loss_scale)
 
@@ -301,6 +313,12 @@ def loss_mean_of_means(token_losses, is_real):
 
 def loss_divides_zero(token_losses, is_real):
     return token_losses[is_real].mean()
+
+
+def loss_weighted_divides_zero(token_losses, is_real):
+    """The gradients are right: no token, no gradient. The loss of the rank without one is nan."""
+    own, total = is_real.sum(), count_of_all(is_real)
+    return token_losses[is_real].mean() * own * dist.get_world_size() / total
 
 
 def loss_of_padding_too(token_losses, is_real):
@@ -400,6 +418,7 @@ WRONG = [
     ("gradient_norms.global_grad_norm", norm_a_call_a_tensor, "each call pays latency"),
     ("gradient_norms.global_grad_norm", norm_with_python_zero, "takes 8 bytes"),
     ("gradient_norms.global_grad_norm", norm_of_a_stack, "may own no shard"),
+    ("gradient_norms.global_grad_norm", norm_of_a_cat, "may own no shard"),
     ("gradient_norms.global_grad_norm", norm_that_leaves_early, "also a rank that owns none"),
     ("gradient_norms.global_grad_norm", norm_that_asks_the_first, "do not ask for the first one"),
     ("gradient_norms.global_grad_norm", norm_of_the_mean_square, "the root of the mean square"),
@@ -415,6 +434,7 @@ WRONG = [
     ("gradient_norms.clip_", clip_by_other_memory, "The shards are as they were"),
     ("gradient_norms.clip_", clip_without_nan, "who replaces it hides it"),
     ("gradient_norms.clip_", clip_rebound, "and never clipped"),
+    ("gradient_norms.clip_", clip_by_torch_alone, "and never clipped"),
     ("gradient_norms.clip_", clip(factor=lambda limit, norm: limit / (norm or 1.0)), "the factor is at most 1"),
     ("gradient_norms.clip_", clip(norm=norm_from(tensor_norms, SUM, same)), "Those are norms of tensors"),
     ("gradient_norms.clip_", clip(factor=lambda limit, norm: max(1.0, limit / (norm or 1.0))), "take the smaller one"),
@@ -427,6 +447,7 @@ WRONG = [
     ("gradient_norms.clip_", clip_gathering, "room for the whole gradient"),
     ("gradient_norms.token_loss", loss_mean_of_means, "the mean of the ranks' means"),
     ("gradient_norms.token_loss", loss_divides_zero, "a rank without real tokens divides 0 by 0"),
+    ("gradient_norms.token_loss", loss_weighted_divides_zero, "a rank without real tokens divides 0 by 0"),
     ("gradient_norms.token_loss", loss_of_padding_too, "Padding is in the mean"),
     ("gradient_norms.token_loss", loss_sum, "Those are sums"),
     ("gradient_norms.token_loss", loss_divided_twice, "Multiply by the world size"),

@@ -11,15 +11,19 @@ from learners_zero import (
     act_by_what_is_there,
     act_counted_on_the_row,
     act_each,
+    act_for_one_argument,
     act_in_first_backward,
     act_keeping_until_the_end,
     act_never,
     act_with_the_parameter,
     act_without_argument,
     hold,
+    hold_by_a_hook_without_arguments,
     hold_by_fresh_tensors,
     hold_by_full_backward_hook,
     hold_by_output_hooks,
+    hold_calling_at_once,
+    hold_dropping_data,
     hold_everything,
     hold_gathering_once,
     hold_resizing_the_tensor,
@@ -324,6 +328,19 @@ def adamw_of_a_copy(rows, **options):
     return step
 
 
+def adamw_of_parameters(rows, **options):
+    """The optimizer of one process: reduce_part has taken the gradients that it looks for."""
+    made = torch.optim.AdamW([p for row in rows for p in row.parameters], **options)
+
+    def step():
+        made.step()
+        made.zero_grad()
+        for row in rows:
+            gather_parts(row)
+
+    return step
+
+
 def adamw_called_at_once(rows, **options):
     return sharded_adamw(rows, **options)()
 
@@ -400,6 +417,7 @@ WRONG = [
     ("zero_by_hand.sharded_adamw", adamw(spread=gather_into_another), "the ranks drift apart"),
     ("zero_by_hand.sharded_adamw", adamw_of_a_neighbour, "own part is wrong after one step"),
     ("zero_by_hand.sharded_adamw", adamw_of_a_copy, "Do adamw.step() and the all-gather reach"),
+    ("zero_by_hand.sharded_adamw", adamw_of_parameters, "AdamW keeps no averages"),
     ("zero_by_hand.sharded_adamw", adamw_called_at_once, "Return the function step itself"),
     ("zero_by_hand.at_last_gradient", act_after_backward, "that is stage 1"),
     ("zero_by_hand.at_last_gradient", act_at_the_first_of_the_next, "that is stage 1"),
@@ -413,6 +431,7 @@ WRONG = [
     ("zero_by_hand.at_last_gradient", act_counted_on_the_row, "counts for itself"),
     ("zero_by_hand.at_last_gradient", act_by_what_is_there, "counts for itself"),
     ("zero_by_hand.at_last_gradient", act_without_argument, "with the parameter, and with nothing else"),
+    ("zero_by_hand.at_last_gradient", act_for_one_argument, "The check calls your function"),
     ("zero_by_hand.gather_compute_free", hold_everything, "free it for the first time"),
     ("zero_by_hand.gather_compute_free", hold(after_forward=False), "What forward has gathered stays"),
     ("zero_by_hand.gather_compute_free", hold(after_backward=False), "What backward has gathered stays"),
@@ -422,6 +441,9 @@ WRONG = [
     ("zero_by_hand.gather_compute_free", hold_by_fresh_tensors, "autograd's views of it"),
     ("zero_by_hand.gather_compute_free", hold_gathering_once, "What forward has gathered stays"),
     ("zero_by_hand.gather_compute_free", hold_with_a_hook_that_returns, "takes the place of the output"),
+    ("zero_by_hand.gather_compute_free", hold_by_a_hook_without_arguments, "def f(*_) takes any"),
+    ("zero_by_hand.gather_compute_free", hold_calling_at_once, "Hand on f itself"),
+    ("zero_by_hand.gather_compute_free", hold_dropping_data, "no view of row.whole any more"),
     ("zero_by_hand.gather_compute_free", hold_resizing_the_tensor, "changes the shape and keeps the memory"),
     ("zero_by_hand.gather_compute_free", hold_without_the_tensor, "gather fills row.whole: keep the tensor"),
     ("zero_by_hand.gather_compute_free", hold(num_gathers=2), "Twice a use is enough"),

@@ -45,6 +45,11 @@ def _weights_hint(ranks, facts, step: int, name: str) -> str:
     before = facts.expected[step - 1] if step else facts.alone[0]
     built, expected = facts.built[step][name], facts.expected[step][name]
     own, others = _split(facts, built), _split(facts, expected)
+    if near(built, before[name]) and not facts.kept_bytes:
+        return (
+            "AdamW keeps no averages, so it has updated nothing. The gradients of row.parameters are gone, and that of "
+            "row.mine is there: give it row.mine of each row, and call its step()."
+        )
     if near(built, before[name]):
         return "The weights are those from before the step. Do adamw.step() and the all-gather reach row.whole?"
     if near(own[0], others[0]) and near(own[1], _split(facts, before[name])[1]):

@@ -143,7 +143,8 @@ _WRONG_CLIPS: tuple[tuple[Callable, str], ...] = (
     ),
     (
         _with(lambda case, rank: 1 / case.loss_scale),
-        "The shards were unscaled, and never clipped. Change them in place: shard *= factor.",
+        "The shards were unscaled, and never clipped. Change them in place: shard *= factor. "
+        "torch.nn.utils.clip_grad_norm_ reads the .grad of parameters, and a shard has none.",
     ),
     (
         _with(lambda case, rank: _factor(case, two_norm(all_shards(case)[rank]) / case.loss_scale)),

@@ -20,7 +20,8 @@ Facts = Sequence[Sequence]  # by rank, by case
 
 def shard_error_hint(traceback: str) -> str | None:
     """The hint for an error on the rank that owns nothing; None for another error."""
-    if "non-empty TensorList" in traceback or "reduce() of empty" in traceback or "max() arg is an empty" in traceback:
+    nothing = ("non-empty TensorList", "non-empty list of Tensors", "reduce() of empty", "max() arg is an empty")
+    if any(words in traceback for words in nothing):
         return "A rank may own no shard at all: begin with torch.zeros(()) and add to it."
     if "Received data size doesn't match" in traceback:
         return (

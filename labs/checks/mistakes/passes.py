@@ -101,7 +101,8 @@ def _late(facts, where: str, rows) -> Verdict:
 
 def hook_hint(traceback: str) -> str | None:
     """The hint for an error inside a hook; None for one that is not known."""
-    if "positional argument" in traceback.strip().rpartition("\n")[2]:
+    last = traceback.strip().rpartition("\n")[2]
+    if "positional argument" in last and "<locals>" in last:  # a hook is made inside the answer
         return "Autograd calls the hook with the parameter, and with nothing else: def note(parameter)."
     return None
 
@@ -115,6 +116,12 @@ def unit_hint(text: str) -> str | None:
         return (
             "gather found a row.whole of another size. Tensor.resize_ changes the shape and keeps the memory; what has "
             "to be resized is row.whole.untyped_storage()."
+        )
+    if "must be 2-D" in last or "size mismatch" in last:
+        return (
+            "A unit has computed with a parameter that was emptied by .data = ..., so that it is no view of row.whole "
+            "any more and what gather fills does not reach it. Leave the parameters alone, and take the memory from "
+            "under them: row.whole.untyped_storage().resize_(0)."
         )
     if "UntypedStorage" in last:
         return "What a hook after forward returns takes the place of the output. Let it return nothing: def free(*_)."

@@ -32,6 +32,7 @@ def of_losses(ranks: Facts) -> Verdict | None:
         if not is_near(fact.mean_value, fact.twin_value):
             found = f"The gradients are right. In the case of {fact.case}, the losses do not average to the twin's."
             hint = "Return the very number whose gradient you want: it is what the ranks will report."
+            hint = _NAN_HINT if isnan(fact.mean_value) else hint
             return failed(found, hint, row("mean of the ranks' losses", fact.twin_value, fact.mean_value))
     return None
 
@@ -47,16 +48,17 @@ def _no_gradient_verdict(facts) -> Verdict:
 def _loss_hint(ranks: Facts) -> str:
     every = [fact for facts in ranks for fact in facts]
     if any(isnan(float(fact.built.sum())) or isnan(fact.value) for fact in every):
-        return (
-            "nan: a rank without real tokens divides 0 by 0, and the average carries it to all. Divide by the count of "
-            "all ranks, which is not 0."
-        )
+        return _NAN_HINT
     for name, hint in _LOSS_HINTS.items():
         if all(is_equal(fact.built, fact.wrong[name]) for fact in every):
             return hint
     return "sum of this rank's real tokens * number of ranks / real tokens of all ranks."
 
 
+_NAN_HINT = (
+    "nan: a rank without real tokens divides 0 by 0, and the average carries it to all. Divide by the count of all "
+    "ranks, which is not 0."
+)
 _LOSS_HINTS = {
     "mean of means": (
         "That is the mean of the ranks' means: a token on a rank with few of them weighs more. Divide by the real "
