@@ -32,6 +32,9 @@ TORCH_MODULES = (
     "torch._dynamo",  # DeepSpeed, FSDP2 and fused optimizers pull these in late, once per rank, if nobody does before
     "torch._dynamo.backends.registry",
     "torch._inductor.compile_fx",
+    "torch._inductor.compiler_bisector",
+    "torch._subclasses.schema_check_mode",
+    "torch.profiler._cupti_monitor",
 )
 DEEPSPEED_MODULES = (
     "labs.strategies.deepspeed",  # first: it forbids DeepSpeed to look for compilers
@@ -40,9 +43,21 @@ DEEPSPEED_MODULES = (
     "deepspeed.runtime.zero.stage_1_and_2",
     "deepspeed.runtime.zero.stage3",
     "deepspeed.ops",
+    "deepspeed.module_inject.auto_ep_layer",  # the engine imports these when it is built
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "deepspeed.runtime.superoffload.superoffload_stage3",
 )
-STRATEGY_MODULES = tuple(f"labs.strategies.{path.stem}" for path in Path(__file__).parent.glob("strategies/[a-z]*.py"))
-LABS_MODULES = ("labs.rank", "labs.job", "labs.train", *STRATEGY_MODULES)
+_LABS = Path(__file__).parent
+
+
+def _in_room(room: str) -> tuple[str, ...]:
+    """Name every module of a folder of labs/."""
+    paths = sorted((_LABS / room).rglob("[a-z]*.py"))
+    return tuple(".".join(("labs", *path.relative_to(_LABS).with_suffix("").parts)) for path in paths)
+
+
+# Checks are of a higher floor; their harnesses run on ranks, three to nine times a check.
+LABS_MODULES = ("labs.rank", "labs.job", "labs.train", "labs.traced", *_in_room("strategies"), *_in_room("checks"))
 
 
 def main(owner: int, folder: Path) -> None:
@@ -103,9 +118,8 @@ def _num_threads() -> int:
 
 def _labs_files() -> dict[str, int]:
     """Time of last change [ns] of each loaded file of labs/, to notice that one was edited afterwards."""
-    package = str(Path(__file__).parent)
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    return {file: os.stat(file).st_mtime_ns for file in files if file and file.startswith(package)}
+    return {file: os.stat(file).st_mtime_ns for file in files if file and file.startswith(str(_LABS))}
 
 
 def _end_with_parent(parent: int, imported: threading.Event, folder: Path) -> None:
