@@ -40,10 +40,12 @@ class Server(forkserver.ForkServer):
     `_forkserver_alive_fd`, `_forkserver_address`, `read_signed`, `Popen._launch`, `_config["tempdir"]`.
     """
 
+    is_lent = False
+
     def __init__(self, reason: str = ""):
         super().__init__()
         self.set_forkserver_preload(["labs.preload"])
-        self.folder = private_folder()
+        self.folder = self._home = private_folder()  # of the runs, and of the server's own files
         self._reason, self._was_announced = reason, False
         self._check = threading.Lock()
 
@@ -68,7 +70,7 @@ class Server(forkserver.ForkServer):
     def report(self) -> dict | None:
         """What labs/preload.py wrote at its end: seconds, missing, num_threads, files; None while it imports."""
         try:
-            return json.loads((self.folder / READY_NAME).read_text())
+            return json.loads((self._home / READY_NAME).read_text())
         except FileNotFoundError:
             return None
 
@@ -97,7 +99,7 @@ class Server(forkserver.ForkServer):
     def last_words(self) -> str:
         """Why the server ended, as far as it could say."""
         try:
-            text = (self.folder / LOG_NAME).read_text(errors="replace").strip()[-1500:]
+            text = (self._home / LOG_NAME).read_text(errors="replace").strip()[-1500:]
         except OSError:
             text = ""
         return (
@@ -172,7 +174,9 @@ _lock = threading.Lock()
 
 
 def server(may_replace: bool = False) -> Server:
-    """Return this process's fork server, started; a new one if labs/ was edited since and `may_replace`."""
+    """Return this process's fork server, started or borrowed; a new one if labs/ was edited since and `may_replace`."""
+    from labs.lending import borrowed
+
     global _server, _owner
     with _lock:
         if _owner != os.getpid():  # never use the server of the process that forked this one
@@ -181,8 +185,11 @@ def server(may_replace: bool = False) -> Server:
         if edited:
             _server.close()
             _server = Server(f"labs/{edited[0]} was changed (restart the kernel so that the notebook sees it too); ")
+        if _server is not None and _server.is_lent and not _server.is_alive():
+            _server.close()
+            _server = None
         if _server is None:
-            _server = Server()
+            _server = borrowed() or Server()
         _server.ensure_running()
         return _server
 
