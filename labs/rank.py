@@ -93,6 +93,7 @@ def join_world(store_path: str | None = None, timeout_seconds: float = 1800.0) -
     os.environ.setdefault("LOCAL_SIZE", str(local_world_size))  # DeepSpeed asks for it under this name
     num_threads = max(1, _num_cores() // local_world_size)
     torch.set_num_threads(num_threads)
+    _take_a_core(local_rank, local_world_size)
     backend, rendezvous = "gloo", f"file://{store_path}" if store_path else "env://"
     if store_path is None and torch.cuda.is_available() and torch.cuda.device_count() >= local_world_size:
         backend = "nccl"
@@ -222,6 +223,17 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.finish() if isinstance(stream, LineStream) else stream.flush()
+
+
+def _take_a_core(local_rank: int, local_world_size: int) -> None:
+    """Stay on one core if ranks outnumber cores; does nothing on systems that cannot.
+
+    A collective is a relay between gloo's threads of all ranks. Where they take turns on few cores, the system moves
+    them about: on 2 cores 4 ranks need twice as long for a small all_gather as with a fixed core each.
+    """
+    if hasattr(os, "sched_setaffinity") and local_world_size > _num_cores():
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[local_rank % len(cores)]})  # of this thread, and of those that it starts
 
 
 def _num_cores() -> int:

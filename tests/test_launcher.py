@@ -118,6 +118,20 @@ def test_each_rank_knows_its_place_and_its_share_of_the_cores():
     assert labs.rank.current() is None
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot keep a process on a core")
+def test_ranks_that_outnumber_the_cores_keep_to_one_core_each_by_turns():
+    def work():
+        return os.sched_getaffinity(0)
+
+    cores = sorted(os.sched_getaffinity(0))
+    fewest = len(cores) + 1
+    if fewest > 9:
+        pytest.skip("too many cores to outnumber")
+    assert labs.launch(work, world_size=fewest) == [{core} for core in (*cores, cores[0])]
+    assert labs.launch(work, world_size=len(cores)) == [set(cores)] * len(cores)
+    assert sorted(os.sched_getaffinity(0)) == cores, "the notebook's own process stays where it was"
+
+
 def test_ranks_draw_different_numbers_from_numpy():
     def work():
         import numpy
