@@ -1,4 +1,4 @@
-"""Text for bytes, seconds and counts. GiB is 2**30 bytes; GB is 10**9."""
+"""Text for bytes, seconds, counts and norms. GiB is 2**30 bytes; GB is 10**9."""
 
 KiB, MiB, GiB = 2**10, 2**20, 2**30
 GB = 10**9
@@ -37,6 +37,12 @@ def format_seconds(seconds: float) -> str:
     if abs(seconds) >= 1e-3:
         return f"{_three_figures(seconds * 1e3)} ms"
     return f"{_three_figures(seconds * 1e6)} us"
+
+
+def format_figures(value: float, figures: int = 3) -> str:
+    """Write a number with so many figures, with an exponent when it is tiny or a million and more: 1920 -> '1,920'."""
+    text = f"{value:.{figures}g}"
+    return f"{float(text):,.0f}" if "e+" in text and abs(float(text)) < 1e6 else text
 
 
 def _three_figures(value: float) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labs.units import GB, GiB, KiB, MiB, format_bytes, format_count, format_seconds
+from labs.units import GB, GiB, KiB, MiB, format_bytes, format_count, format_figures, format_seconds
 
 BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 COUNTS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -39,6 +39,25 @@ def test_a_gibibyte_is_seven_percent_more_than_a_gigabyte():
 )
 def test_bytes_are_written_with_a_binary_unit_and_three_figures(size, text):
     assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    "value, figures, text",
+    [
+        (0, 3, "0"),
+        (0.0131, 3, "0.0131"),
+        (6.6e-15, 2, "6.6e-15"),
+        (99.46, 2, "99"),
+        (789.6, 2, "790"),
+        (2128.4, 3, "2,130"),
+        (-2128.4, 3, "-2,130"),
+        (999_600, 3, "1e+06"),
+        (1.8e7, 2, "1.8e+07"),
+        (float("inf"), 3, "inf"),
+    ],
+)
+def test_norms_are_written_without_an_exponent_up_to_a_million(value, figures, text):
+    assert format_figures(value, figures) == text
 
 
 @pytest.mark.parametrize(

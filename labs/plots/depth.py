@@ -10,6 +10,7 @@ from matplotlib.ticker import LogLocator
 
 from labs.plots.style import FAINT, INK, Picture, clean, headline, run_style, say_instead
 from labs.plots.tables import Table
+from labs.units import format_figures
 
 LABEL_INCHES = 0.34  # the height of a name and its two numbers
 
@@ -42,7 +43,7 @@ def plot_depth(norms: Mapping[str, Sequence[float]], title: str | None = None) -
 def table_depth(norms: Mapping[str, Sequence[float]]) -> Table:
     """List the norm of the first, the middle and the last layer of each stack, and first over last."""
     rows = [
-        (name, *(f"{values[place]:.2g}" for place in (0, len(values) // 2, -1)), _ratio_words(values))
+        (name, *(format_figures(values[place], 2) for place in (0, len(values) // 2, -1)), _ratio_words(values))
         for name, values in norms.items()
     ]
     columns = ("stack", "first layer", "middle layer", "last layer", "first / last")
@@ -67,7 +68,7 @@ def _name_lines(axes: Axes, norms: Mapping[str, Sequence[float]]) -> None:
                   markevery=[1], **style)  # fmt: skip
         axes.annotate(name, (x + 0.09, y), (0, 1), "axes fraction", "offset points", va="bottom", fontsize=8.8,
                       fontweight="bold", color=INK)  # fmt: skip
-        words = f"first layer {values[0]:.2g}, last {values[-1]:.2g}"
+        words = f"first layer {format_figures(values[0], 2)}, last {format_figures(values[-1], 2)}"
         axes.annotate(
             words, (x + 0.09, y), (0, -1), "axes fraction", "offset points", va="top", fontsize=8, color=FAINT
         )
@@ -99,7 +100,7 @@ def _can_be_drawn(value: float) -> bool:
 
 
 def _ratio_words(values: Sequence[float]) -> str:
-    return f"{values[0] / values[-1]:.2g}" if _can_be_drawn(values[0]) and _can_be_drawn(values[-1]) else "-"
+    return format_figures(values[0] / values[-1], 2) if _can_be_drawn(values[0]) and _can_be_drawn(values[-1]) else "-"
 
 
 def _widest_words(norms: Mapping[str, Sequence[float]]) -> str:

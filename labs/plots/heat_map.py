@@ -14,6 +14,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from labs.plots.style import INK, Picture, clean, headline, say_instead
 from labs.plots.tables import Table
 from labs.records import StepRecord
+from labs.units import format_figures
 
 NORM_MARGINS = {"left": 1.4, "right": 1.35}  # inches: names of layers, values and colour bar
 LABEL_INCHES = 0.165  # of the height, for the name of one layer
@@ -44,9 +45,9 @@ def table_heat_map(steps: Sequence[StepRecord], title: str | None = None) -> Tab
     layers, norms = norm_table(steps)
     chosen = sorted({0, _worst(steps), len(steps) // 2, len(steps) - 1}) if layers else []
     shown = _every_nth(len(layers), MAX_ROWS)
-    rows = [(layers[row], *(f"{norms[row, column]:.3g}" for column in chosen)) for row in shown]
+    rows = [(layers[row], *(format_figures(norms[row, column]) for column in chosen)) for row in shown]
     if chosen:
-        rows.append(("all (global norm)", *(f"{steps[column].grad_norm:.3g}" for column in chosen)))
+        rows.append(("all (global norm)", *(format_figures(steps[column].grad_norm) for column in chosen)))
         rows.append(("largest / smallest layer", *(_spread_words(norms[:, column]) for column in chosen)))
     some = f", {len(shown)} of {len(layers)} layers" if len(shown) < len(layers) else ""
     columns = ("layer", *(f"step {steps[column].step + 1}" for column in chosen))
@@ -118,7 +119,7 @@ def _draw_norms(axes: Axes, norms: np.ndarray, first: int, low: float, high: flo
     bar = axes.figure.colorbar(image, cax=axes.inset_axes([1 + 0.5 / inches, 0, 0.14 / inches, 1]))
     few = high < 100 * low
     bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,), numticks=9))
-    bar.ax.yaxis.set_major_formatter(lambda norm, _: f"{norm:,.0f}" if 1 <= norm < 1e6 else f"{norm:.3g}")
+    bar.ax.yaxis.set_major_formatter(lambda norm, _: format_figures(norm))
     bar.ax.minorticks_off()
     bar.set_label("gradient norm (log scale)", fontsize=8.5)
     bar.ax.tick_params(labelsize=7.5)
@@ -172,7 +173,7 @@ def _label_layers(axes: Axes, layers: list[str], last_norms: np.ndarray) -> None
     axes.set_yticks(shown, [layers[index] for index in shown], fontsize=8)
     for index in shown:
         axes.annotate(
-            f"{last_norms[index]:.2g}", (1, index), (4, 0), ("axes fraction", "data"), "offset points",
+            format_figures(last_norms[index], 2), (1, index), (4, 0), ("axes fraction", "data"), "offset points",
             va="center", fontsize=7.5, color=INK,
         )  # fmt: skip
 
@@ -193,7 +194,7 @@ def _last_step_words(layers: list[str], last_norms: np.ndarray) -> str:
         bad = list(dict.fromkeys(f"{norm:g}" for norm in last_norms if not np.isfinite(norm) or norm == 0))
         return f"Last step: {len(layers) - len(usable)} of {len(layers)} layers have norm {' or '.join(bad)}"
     if len(layers) == 1:
-        return f"Norm of {layers[0]}: {last_norms[0]:.3g}"
+        return f"Norm of {layers[0]}: {format_figures(last_norms[0])}"
     largest, smallest = max(usable, key=last_norms.__getitem__), min(usable, key=last_norms.__getitem__)
     return f"Largest norm: {layers[largest]}, {_spread_words(last_norms)} {layers[smallest]}"
 
@@ -202,4 +203,4 @@ def _spread_words(norms: np.ndarray) -> str:
     if not (np.isfinite(norms) & (norms > 0)).all():
         return "-"
     with np.errstate(over="ignore"):
-        return f"{norms.max() / norms.min():.3g} x"
+        return f"{format_figures(norms.max() / norms.min())} x"

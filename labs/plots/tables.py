@@ -8,7 +8,7 @@ from html import escape
 
 from labs.plots.view import RunView, model_state_bytes, run_name, sent_bytes_per_step, view_of, views_of
 from labs.records import STATES, RunResult
-from labs.units import format_bytes, format_seconds
+from labs.units import format_bytes, format_figures, format_seconds
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,9 @@ def table_layer_norms(run) -> Table:
     steps = view_of(run).steps
     chosen = [steps[index] for index in sorted({0, len(steps) // 2, len(steps) - 1})] if steps else []
     layers = list(chosen[0].layer_grad_norms) if chosen else []
-    rows = [(layer, *(f"{record.layer_grad_norms[layer]:.3g}" for record in chosen)) for layer in layers]
+    rows = [(layer, *(format_figures(record.layer_grad_norms[layer]) for record in chosen)) for layer in layers]
     if chosen:
-        rows.append(("all (global norm)", *(f"{record.grad_norm:.3g}" for record in chosen)))
+        rows.append(("all (global norm)", *(format_figures(record.grad_norm) for record in chosen)))
     return Table("Gradient norm by layer", ("layer", *(f"step {record.step + 1}" for record in chosen)), tuple(rows))
 
 
