@@ -94,7 +94,8 @@ def as_html(explanation) -> str:
         rows = [(name, " + ".join(sizes)) for name, sizes in memory_rows(explanation)]
         tables.append(_html_table(_memory_title(explanation), rows))
     found = "".join(_html_finding(finding) for finding in explanation.findings)
-    side_by_side = f"<div style='display:flex; flex-wrap:wrap; gap:0 2.5em'>{''.join(tables)}</div>"
+    columns = "display:flex; flex-wrap:wrap; align-items:flex-start; gap:0 2.5em"  # a short table stays at the top
+    side_by_side = f"<div style='{columns}'>{''.join(tables)}</div>"
     style = f"border-left:5px solid {COLORS[worst]}; padding:0.2em 0.9em; margin:0.3em 0; line-height:1.4"
     return f"<div style='{style}'><b>{escape(headline(explanation))}</b>{found}{side_by_side}</div>"
 
