@@ -15,6 +15,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from labs.config import STRATEGIES, ModelTrainingConfig
 from labs.records import RunResult
 
@@ -65,8 +67,9 @@ def measure(strategy: str, world_size: int, twin: RunResult, with_baselines: boo
 def difference(result: RunResult, twin: RunResult) -> tuple[float, float]:
     """Largest |difference| to the twin over all steps and ranks: (loss, gradient norm)."""
     pairs = [pair for rank in result.ranks for pair in zip(rank.steps, twin.steps, strict=True)]
-    loss = max(abs(mine.loss - other.loss) for mine, other in pairs)
-    return loss, max(abs(mine.grad_norm - other.grad_norm) for mine, other in pairs)
+    apart = [(mine.loss - other.loss, mine.grad_norm - other.grad_norm) for mine, other in pairs]
+    loss, norm = np.abs(apart).max(axis=0)  # numpy keeps a nan, Python's max() loses one
+    return float(loss), float(norm)
 
 
 def state_bytes_difference(result: RunResult) -> int:

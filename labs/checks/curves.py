@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 
-from labs.checks.verdict import failed, passed, row
+import numpy as np
+
+from labs.checks.decisions import ask_all, config_of, no_config
+from labs.checks.verdict import failed, passed, row, shortened
 from labs.config import ModelTrainingConfig
 from labs.launcher import launch
 
-NOT_A_CONFIG = "It must return a labs.ModelTrainingConfig."
 LARGEST_DIFFERENCE = 1e-4  # nats, in fp32: another order of sums stays far below it, another computation above
 BASE = ModelTrainingConfig(
     world_size=2, batch_size=16, steps=4, learning_rate=1e-3, warmup_steps=0, use_mixed_precision=False, eval_every=0
 )
+_GIVEN = BASE.replace(world_size=4, steps=6)
+GIVEN = (_GIVEN, _GIVEN.replace(learning_rate=2e-3, seed=1))  # two, so that no config that stands fast serves for both
 CHANGES = {
     "strategy": "fsdp",
     "world_size": 4,
@@ -29,12 +33,15 @@ def judge_what_parts_curves(answer):
     """Run every change of one field beside the base: the answer must name those that part the curves."""
     named = answer(tuple(CHANGES))
     if isinstance(named, str) or not isinstance(named, (set, frozenset, list, tuple)):
-        return failed(f"The function returned {named!r}.", "Return a set of names, such as {'seed'}.")
-    if unknown := sorted(set(map(str, named)) - CHANGES.keys()):
+        return failed(
+            f"The function returned {shortened(repr(named), 120)}.", "Return a set of names: {'seed'} is one."
+        )
+    named = frozenset(map(str, named))  # a set of our own: one of the learner's might say yes to any question
+    if unknown := sorted(named - CHANGES.keys()):
         return failed(f"{', '.join(unknown)}: not among the fields that are changed.", "Choose among the names given.")
     for field in CHANGES:
         difference = difference_of(field)
-        parts = difference >= LARGEST_DIFFERENCE
+        parts = not difference < LARGEST_DIFFERENCE  # nan parts them, too
         if parts != (field in named):
             found = f"{field}: the curves {'part' if parts else 'stay together'}."
             line = row("largest difference of a loss [nats]", _limit_words(field in named), f"{difference:.2g}")
@@ -59,22 +66,29 @@ def _parting_hint(field: str) -> str:
 
 
 def judge_same_loss(answer):
-    """Run the choice beside the given config: another strategy, another number of ranks, the same losses."""
-    given = BASE.replace(world_size=4, steps=6)
-    choice = answer(given)
-    if not isinstance(choice, ModelTrainingConfig):
-        return failed(f"The function returned {choice!r}.", NOT_A_CONFIG)
-    same = [name for name in ("strategy", "world_size") if getattr(choice, name) == getattr(given, name)]
-    if same:
-        found = f"Both runs have the same {' and '.join(same)}."
+    """Run the choice beside each given config: another strategy, another number of ranks, the same losses."""
+    choices, words = ask_all(answer, [(given,) for given in GIVEN]), []
+    for given, choice in zip(GIVEN, choices, strict=True):
+        config = config_of(choice)
+        if problem := _problem_of_curve(given, config) if config else no_config(choice):
+            return problem
+        words.append(f"{config.strategy} on {config.world_size} follows {given.strategy} on {given.world_size}")
+    words = " and ".join(dict.fromkeys(words))
+    return passed(f"{words} for both configs, to within {LARGEST_DIFFERENCE} nats.")
+
+
+def _problem_of_curve(given: ModelTrainingConfig, choice: ModelTrainingConfig):
+    """Say why the losses of a choice are not those of the given config; None where they are."""
+    if same := [name for name in ("strategy", "world_size") if getattr(choice, name) == getattr(given, name)]:
+        found = (
+            f"Both runs have the same {' and '.join(same)}: {', '.join(str(getattr(given, name)) for name in same)}."
+        )
         return failed(found, "Change the strategy and the number of ranks.")
     if choice.steps != given.steps:
         return failed(f"{choice.steps} steps cannot be laid over {given.steps}.", "Keep the number of steps.")
-    first, second = _losses(given), _losses(choice.replace(early_stopping_patience=None))
-    largest = largest_difference(first, second)
+    largest = largest_difference(_losses(given), _losses(choice))
     if largest < LARGEST_DIFFERENCE:
-        found = f"{choice.strategy} on {choice.world_size} follows ddp on 4 to within {LARGEST_DIFFERENCE} nats."
-        return passed(found)
+        return None
     line = row("largest difference of a loss [nats]", f"below {LARGEST_DIFFERENCE:g}", largest)
     return failed("The curves part.", _curve_hint(given, choice), line)
 
@@ -88,12 +102,13 @@ def _curve_hint(given: ModelTrainingConfig, choice: ModelTrainingConfig) -> str:
         for name in ModelTrainingConfig.model_fields
         if name not in free and getattr(given, name) != getattr(choice, name)
     ]
-    return f"These fields decide what is computed, not where, and were changed: {', '.join(changed) or 'none'}."
+    what = f"These fields decide what is computed, not where, and were changed: {', '.join(changed) or 'none'}."
+    return f"{what} config.replace(...) keeps all that it does not name."
 
 
 def largest_difference(one: list[float], other: list[float]) -> float:
-    """Return how far two loss curves lie apart at most [nats]."""
-    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+    """Return how far two loss curves lie apart at most [nats]; nan where one of them holds a nan."""
+    return float(np.abs(np.subtract(one, other)).max())  # Python's max() would lose a nan that does not stand first
 
 
 @functools.cache

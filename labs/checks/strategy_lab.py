@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-import functools
-
-from labs import memory
-from labs.checks.curves import NOT_A_CONFIG, judge_same_loss, judge_what_parts_curves
+from labs.checks.curves import judge_same_loss, judge_what_parts_curves
+from labs.checks.decisions import (
+    STATES,
+    ask_all,
+    config_of,
+    fewest_of,
+    held_bytes,
+    no_config,
+    predicted_bytes,
+    predicted_sent_bytes,
+    run_of,
+    sent_bytes,
+    state_bytes,
+)
 from labs.checks.exercise import Exercise
 from labs.checks.verdict import failed, passed, row
 from labs.config import STRATEGIES, ModelTrainingConfig
-from labs.launcher import launch
 from labs.records import RunResult
-from labs.schedule import run_collectives
 from labs.spec import ModelSpec
-from labs.traffic import predict
 
-STATES = ("parameters", "gradients", "optimizer", "master_weights")
 MULTI_RANK = tuple(strategy for strategy in STRATEGIES if strategy != "single")
 TASK = ModelTrainingConfig(world_size=4, batch_size=32, steps=2)
 CAP_BYTES = 2_000_000
 CAPS_BYTES = (4_000_000, 2_000_000, 1_000_000)  # under which ddp, zero1 and fsdp send the fewest bytes
+OTHER_CAPS_BYTES = (700_000, 1_300_000, 3_100_000, 7_900_000)  # under which fsdp fits 2 to 38 layers
 
 
 def judge_fewest_bytes_held(answer):
     """Measure the four states of the choice; no strategy may hold fewer on its fullest rank."""
-    choice = answer()
-    if problem := _not_the_task(choice, free=("strategy", "use_mixed_precision")):
+    choice, problem = _read(answer(), free=("strategy", "use_mixed_precision"))
+    if problem:
         return problem
-    run = _run(choice)
-    held, fewest, best = _held(run), *_fewest(_predicted_bytes, [choice.replace(strategy=s) for s in MULTI_RANK])
+    run = run_of(choice)
+    held, fewest, best = held_bytes(run), *fewest_of(predicted_bytes, [choice.replace(strategy=s) for s in MULTI_RANK])
     found = f"{choice.strategy} holds {held:,} bytes on its fullest rank"
     if held <= fewest:
         return passed(f"{found}; none holds fewer.")
@@ -41,23 +48,23 @@ def _held_hint(choice: ModelTrainingConfig, best: ModelTrainingConfig, run: RunR
         return "hsdp cuts within half of the ranks and keeps two copies. Who cuts among all four?"
     if {choice.strategy, best.strategy} == {"fsdp", "zero3"}:
         return "The right idea. Another engine cuts the same states and keeps no buffers beside them."
-    largest = max(STATES, key=lambda state: _state(run, state))
+    largest = max(STATES, key=lambda state: state_bytes(run, state))
     words = {"optimizer": "optimizer state"}.get(largest, largest.replace("_", " "))
     return (
-        f"The largest part, {_state(run, largest):,} bytes, is {words}. "
+        f"The largest part, {state_bytes(run, largest):,} bytes, is {words}. "
         "Which strategy cuts every state into one piece a rank?"
     )
 
 
 def judge_fewest_bytes_sent(answer):
     """Measure what the choice sends in a step; no strategy, precision or accumulation may send less."""
-    choice = answer()
-    if problem := _not_the_task(choice, free=("strategy", "use_mixed_precision", "gradient_accumulation_steps")):
+    choice, problem = _read(answer(), free=("strategy", "use_mixed_precision", "gradient_accumulation_steps"))
+    if problem:
         return problem
-    run = _run(choice)
-    sent = _sent(run)
+    run = run_of(choice)
+    sent = sent_bytes(run)
     options = [TASK.replace(strategy=s, use_mixed_precision=mixed) for s in MULTI_RANK for mixed in (True, False)]
-    fewest, best = _fewest(_predicted_sent, options)
+    fewest, best = fewest_of(predicted_sent_bytes, options)
     found = f"{choice.strategy} sends {sent:,.0f} bytes a step from its busiest rank"
     if sent <= fewest * 1.005:
         return passed(f"{found}; none sends fewer.")
@@ -70,61 +77,86 @@ def judge_fewest_bytes_sent(answer):
 
 
 def judge_largest_model(answer):
-    """Measure the choice against the cap; one layer more must not fit under any strategy."""
-    choice = answer(CAP_BYTES)
-    if problem := _not_the_task(choice, free=("strategy", "use_mixed_precision", "model")):
-        return problem
-    tiny = ModelSpec.from_name("tiny", num_layers=choice.model.num_layers)
-    if choice.model != tiny:
+    """Measure the choice against the cap; one layer more must not fit under any strategy. Other caps by arithmetic."""
+    caps = (CAP_BYTES, *OTHER_CAPS_BYTES)
+    for cap_bytes, choice in zip(caps, ask_all(answer, [(cap,) for cap in caps]), strict=True):
+        choice, problem = _read(choice, free=("strategy", "use_mixed_precision", "model"))
+        if problem := problem or _problem_of_depth(choice, cap_bytes):
+            return problem
+        if cap_bytes == CAP_BYTES:
+            found = (
+                f"{choice.model.num_layers} layers under {choice.strategy} hold {held_bytes(run_of(choice)):,} bytes"
+            )
+    return passed(
+        f"{found} on the fullest rank, under the cap of {CAP_BYTES:,}; one layer more fits under no strategy. "
+        f"So it is under {len(caps) - 1} other caps, by arithmetic."
+    )
+
+
+def _problem_of_depth(choice: ModelTrainingConfig, cap_bytes: int):
+    """Say why a choice is not the deepest model under a cap; None where it is."""
+    num_layers = choice.model.num_layers
+    if choice.model != ModelSpec.from_name("tiny", num_layers=num_layers):
         found = "The model differs from tiny in more than its layers."
         return failed(found, "ModelSpec.from_name('tiny', num_layers=n) changes its layers alone.")
-    held = _predicted_bytes(choice)
-    held = held if held > CAP_BYTES else _held(_run(choice))  # what cannot fit need not run to be refused
-    found = f"{choice.model.num_layers} layers under {choice.strategy} hold {held:,} bytes on the fullest rank"
-    if held > CAP_BYTES:
-        line = row("bytes on the fullest rank", f"at most {CAP_BYTES:,}", held)
+    held = predicted_bytes(choice)
+    if held <= cap_bytes == CAP_BYTES:  # what cannot fit need not run to be refused
+        held = held_bytes(run_of(choice))
+    found = f"{num_layers} layers under {choice.strategy} hold {held:,} bytes on the fullest rank"
+    if held > cap_bytes:
+        line = row("bytes on the fullest rank", f"at most {cap_bytes:,}", held)
         return failed(f"{found}, over the cap.", "The cap holds on each rank: look at the fullest one.", line)
-    larger = choice.replace(model=ModelSpec.from_name("tiny", num_layers=choice.model.num_layers + 1))
-    fewest, best = _fewest(_predicted_bytes, [larger.replace(strategy=s) for s in MULTI_RANK])
-    if fewest > CAP_BYTES:
-        return passed(f"{found}, under the cap of {CAP_BYTES:,}; one layer more fits under no strategy.")
-    if best.strategy == choice.strategy or _predicted_bytes(larger) <= CAP_BYTES:
+    larger = choice.replace(model=ModelSpec.from_name("tiny", num_layers=num_layers + 1))
+    fewest, best = fewest_of(predicted_bytes, [larger.replace(strategy=s) for s in MULTI_RANK])
+    if fewest > cap_bytes:
+        return None
+    found += f", under a cap of {cap_bytes:,}"
+    if best.strategy == choice.strategy or predicted_bytes(larger) <= cap_bytes:
         return failed(f"{found}; one layer more fits, too.", "Search upwards until the prediction passes the cap.")
     return failed(f"{found}; a deeper model fits under another.", "Which strategy leaves most room on each rank?")
 
 
 def judge_fewest_sent_under_cap(answer):
-    """Run the choice for several caps: it must fit each, and no strategy that fits may send less."""
-    choices = []
-    for cap_bytes in CAPS_BYTES:
-        choice = answer(cap_bytes)
-        if problem := _not_the_task(choice, free=("strategy",)) or _precision_problem(choice):
+    """Run the choice for many caps: it must fit each, and no strategy that fits may send less."""
+    caps, words = (*CAPS_BYTES, *_edges_bytes()), []
+    for cap_bytes, choice in zip(caps, ask_all(answer, [(cap,) for cap in caps]), strict=True):
+        choice, problem = _read(choice, free=("strategy",))
+        if problem := problem or _precision_problem(choice) or _problem_under_cap(choice, cap_bytes):
             return problem
-        if problem := _problem_under_cap(choice, cap_bytes):
-            return problem
-        choices.append(f"{choice.strategy} under {cap_bytes:,}")
-    return passed(f"{', '.join(choices)}: each fits, and none that fits sends fewer bytes.")
+        words.append(f"{choice.strategy} under {cap_bytes:,}")
+    words = ", ".join(words[: len(CAPS_BYTES)])
+    return passed(f"{words}: each fits, and none that fits sends fewer bytes. So it is under {len(caps)} caps.")
+
+
+def _edges_bytes() -> list[int]:
+    """Caps under which a strategy fits to the byte, and those of one byte less: there a guessed limit shows."""
+    fitting = {predicted_bytes(TASK.replace(strategy=strategy)) for strategy in MULTI_RANK}
+    return sorted({*fitting, *(held - 1 for held in fitting if held > min(fitting))})
 
 
 def _problem_under_cap(choice: ModelTrainingConfig, cap_bytes: int):
     """Say why a choice is not the best under a cap, by what its run measured; None where it is."""
-    run = _run(choice)
-    held, sent, found = _held(run), _sent(run), f"Under a cap of {cap_bytes:,} bytes: {choice.strategy}"
+    run = run_of(choice)
+    held, sent, found = held_bytes(run), sent_bytes(run), f"Under a cap of {cap_bytes:,} bytes: {choice.strategy}"
     if held > cap_bytes:
         line = row("bytes on the fullest rank", f"at most {cap_bytes:,}", held)
         return failed(f"{found} does not fit.", "First leave out what does not fit on the fullest rank.", line)
-    options = [option for s in MULTI_RANK if _predicted_bytes(option := choice.replace(strategy=s)) <= cap_bytes]
-    fewest, best = _fewest(_predicted_sent, options)
+    options = [option for s in MULTI_RANK if predicted_bytes(option := choice.replace(strategy=s)) <= cap_bytes]
+    fewest, best = fewest_of(predicted_sent_bytes, options)
     if sent <= fewest * 1.005:
         return None
     hint = f"{len(options)} strategies fit here. Sharding is paid for on the wire: take the least of it that fits."
     return failed(f"{found} fits, and sends more than need be.", hint, _sent_row(fewest, sent))
 
 
-def _not_the_task(choice, free: tuple[str, ...]):
+def _read(choice, free: tuple[str, ...]):
+    """Return the choice as a config, and what is wrong with it: that it is none, or changes what is not free."""
+    config = config_of(choice)
+    return config, _not_the_task(config, free) if config else no_config(choice)
+
+
+def _not_the_task(choice: ModelTrainingConfig, free: tuple[str, ...]):
     """Say which part of the task a choice changes; None when it changes only what is free."""
-    if not isinstance(choice, ModelTrainingConfig):
-        return failed(f"The function returned {choice!r}.", NOT_A_CONFIG)
     for name in ("world_size", "batch_size", "model", "offload", "gradient_accumulation_steps"):
         wanted = getattr(TASK, name)
         if name not in free and getattr(choice, name) != wanted:
@@ -140,45 +172,8 @@ def _precision_problem(choice: ModelTrainingConfig):
     return failed("use_mixed_precision is not as the task says.", "Keep use_mixed_precision=True.")
 
 
-def _run(choice: ModelTrainingConfig) -> RunResult:
-    return _run_once(choice.replace(steps=2, warmup_steps=0, early_stopping_patience=None))
-
-
-@functools.cache
-def _run_once(config: ModelTrainingConfig) -> RunResult:
-    """Run a choice on real ranks; its bytes are the same each time, so the same choice is not run twice."""
-    return launch(config, timeout_seconds=60)
-
-
-def _state(run: RunResult, state: str) -> int:
-    return max(rank.memory.states[state].measured_bytes for rank in run.ranks)
-
-
-def _held(run: RunResult) -> int:
-    return max(sum(rank.memory.states[state].measured_bytes for state in STATES) for rank in run.ranks)
-
-
-def _sent(run: RunResult) -> float:
-    """Bytes that the busiest rank sent in a step: measured, or predicted where the system has no counters."""
-    return max(rank.traffic.sent_bytes or rank.traffic.predicted_bytes for rank in run.ranks) / run.config.steps
-
-
 def _sent_row(fewest: float, sent: float):
     return row("bytes sent by the busiest rank", round(fewest), round(sent))
-
-
-def _predicted_bytes(config: ModelTrainingConfig) -> int:
-    by_rank = [memory.state_bytes(config, rank) for rank in range(config.world_size)]
-    return max(sum(rank[state] for state in STATES) for rank in by_rank)
-
-
-def _predicted_sent(config: ModelTrainingConfig) -> float:
-    return max(predict(run_collectives(config, rank), rank)[0] for rank in range(config.world_size)) / config.steps
-
-
-def _fewest(cost, configs) -> tuple[float, ModelTrainingConfig]:
-    best = min(configs, key=cost)
-    return cost(best), best
 
 
 EXERCISES = {
