@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from labs.whole import write_whole
+
 try:
     import fcntl
 except ImportError:  # a system without ranks; reading and writing still work there
@@ -133,14 +135,8 @@ class ProgressFile:
         return f"the progress file was damaged; it was set aside as {aside.name}, and a new one begun"
 
     def _save(self, entries: dict[str, Entry]) -> None:
-        """Write a new file beside the old one and put it in its place: a reader sees one or the other, never half."""
         data = {"version": VERSION, "exercises": {name: asdict(entry) for name, entry in sorted(entries.items())}}
-        fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        try:
-            fresh.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-            os.replace(fresh, self.path)
-        finally:
-            fresh.unlink(missing_ok=True)
+        write_whole(self.path, json.dumps(data, indent=1) + "\n")
 
 
 def _parsed(text: str) -> dict[str, Entry]:

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from math import inf, isfinite, isnan, nan
 from pathlib import Path
 
-from labs.config import ModelTrainingConfig
+from labs.config import ConfigError, ModelTrainingConfig
 from labs.moments import RankTimeline
+from labs.whole import write_whole
 
 STATES = ("parameters", "gradients", "optimizer", "master_weights", "activations", "buffers")
 MODEL_STATES = tuple(state for state in STATES if state != "activations")  # what a rank holds from step to step
@@ -211,13 +212,19 @@ class RunResult:
     def save(self, path) -> Path:
         """Write the run as JSON and return the path; a number that is not finite is null, and nan when read back."""
         path = Path(path)
-        path.write_text(strict_json(self.to_dict(), indent=1))
+        write_whole(path, strict_json(self.to_dict(), indent=1) + "\n")
         return path
 
     @classmethod
     def load(cls, path) -> RunResult:
-        """Read a run written by `save`."""
-        return cls.from_dict(json.loads(Path(path).read_text()))
+        """Read a run written by `save`. Raises ConfigError for a file that holds something else, OSError for none."""
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as problem:
+            raise ConfigError(f"{path} is not a JSON file ({problem}); give a file that RunResult.save wrote") from None
+        if not isinstance(data, dict) or "ranks" not in data:
+            raise ConfigError(f"{path} holds no finished run; python -m labs train --config {path} runs a description")
+        return cls.from_dict(data)
 
 
 def strict_json(data, indent: int | None = None) -> str:

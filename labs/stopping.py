@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from math import inf
 
-from labs.config import ModelTrainingConfig
+import torch.distributed as dist
+
+from labs.config import ConfigError, ModelTrainingConfig
 from labs.observe import Observer
 from labs.records import EvalRecord
 from labs.strategies.base import Engine
+from labs.whole import problem_of_folder, put_in_place
 
 
 class BestSoFar:
     """Follows the validation loss of a run; saves the weights of the best one where the config names a folder.
 
     The loss is a sum over all ranks, equal on each to the last bit, so all take the same decision without asking.
+    Raises ConfigError for a folder that holds something else: the best weights take the place of the whole folder.
     """
 
     def __init__(self, config: ModelTrainingConfig, engine: Engine, observer: Observer):
         self._config, self._engine, self._observer = config, engine, observer
         self._loss, self._num_worse = inf, 0
+        self._folder = config.best_checkpoint and os.path.abspath(config.best_checkpoint)
+        if self._folder and (problem := problem_of_folder(self._folder)):
+            raise ConfigError(f"best_checkpoint {config.best_checkpoint} {problem}")
 
     def ends_run(self, record: EvalRecord) -> bool:
         """Take the newest evaluation and return whether too many have come since the best one. Collective.
@@ -33,6 +42,21 @@ class BestSoFar:
         return self._num_worse == self._config.early_stopping_patience
 
     def _save(self) -> None:
-        if self._config.best_checkpoint is not None:
-            with self._observer.paused():
-                self._engine.save(self._config.best_checkpoint)
+        """Write all of it beside the last best one, then put it in its place: a run that ends meanwhile keeps that."""
+        if not self._folder:
+            return
+        fresh = f"{self._folder}.next"
+        with self._observer.paused():
+            self._first(lambda: shutil.rmtree(fresh, ignore_errors=True))
+            self._engine.save(fresh)
+            self._meet()
+            self._first(lambda: put_in_place(fresh, self._folder))
+
+    def _first(self, act) -> None:
+        """Let rank 0 act, and the others wait for it."""
+        if dist.get_rank() == 0:
+            act()
+        self._meet()
+
+    def _meet(self) -> None:
+        self._observer.sum_over_ranks([0.0])

@@ -124,7 +124,7 @@ def _refuse_what_a_table_ignores(name: str | None, changes: dict, data: str) -> 
 def _read_file(path: str) -> dict:
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except ValueError as problem:  # neither text nor JSON
+    except (ValueError, RecursionError) as problem:  # neither text nor JSON
         raise ConfigError(f"--config {path} is not a JSON file ({problem}); make one with --save") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path} holds a {type(data).__name__}, not an object of fields; see ModelTrainingConfig")

@@ -9,7 +9,7 @@ import pytest
 
 LABS = Path(__file__).resolve().parent.parent / "labs"
 FLOORS = {
-    0: "units errors spec config records moments engine_facts named_models",
+    0: "units errors whole spec config records moments engine_facts named_models",
     1: "widths activations memory traffic schedule ds_layout ds_schedule largest"
     " footprint puzzle step_traffic ds_estimator scenario fit ds_config",
     2: "workload data measure recorder wire collectives timeline gathered replay sharded_step peaks",

@@ -1,11 +1,16 @@
 """Early stopping: every rank ends with the same step, the records say why, and the best weights can be read back."""
 
+import os
+from contextlib import nullcontext
 from math import inf, nan
+from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from labs.config import ConfigError, ModelTrainingConfig
 from labs.data import fit_buffers, load_data
+from labs.failures import RankFailed
 from labs.launcher import launch
 from labs.observe import Observer
 from labs.plots import describe_run
@@ -93,3 +98,55 @@ def test_a_patience_that_could_never_end_the_run_is_refused(fields, proposed):
         ModelTrainingConfig(**fields)
     if proposed != "more steps":
         ModelTrainingConfig(**{**fields, "eval_every": int(proposed.partition("=")[2])})
+
+
+class HalfSaved:
+    """An engine whose second checkpoint is never finished; both have two files."""
+
+    def __init__(self):
+        self.num_saved = 0
+
+    def save(self, path):
+        self.num_saved += 1
+        os.makedirs(path, exist_ok=True)
+        Path(path, "first").write_text(str(self.num_saved))
+        if self.num_saved == 2:
+            raise OSError("No space left on device")
+        Path(path, "second").write_text(str(self.num_saved))
+
+
+class Meeting:
+    """Stands for the observer: lets ranks wait for each other."""
+
+    paused = staticmethod(nullcontext)
+
+    def sum_over_ranks(self, values):
+        dist.barrier()
+
+
+def saved_one_and_a_half_times(config):
+    best = BestSoFar(config, HalfSaved(), Meeting())
+    best.ends_run(EvalRecord(0, 3.0, 4.0))
+    try:
+        best.ends_run(EvalRecord(1, 2.0, 4.0))
+    except OSError as problem:
+        return str(problem)
+
+
+def test_weights_that_cannot_be_written_whole_leave_the_best_ones_before_them(tmp_path):
+    folder = tmp_path / "best"
+    config = ModelTrainingConfig(strategy="single", best_checkpoint=str(folder))
+    assert launch(saved_one_and_a_half_times, config, world_size=1) == ["No space left on device"]
+    assert (folder / "first").read_text() == (folder / "second").read_text() == "1"
+
+
+def test_a_second_run_replaces_the_weights_of_the_first_and_no_folder_of_somebody_else(tmp_path):
+    folder = tmp_path / "best"
+    config = ModelTrainingConfig(strategy="single", data="wine", steps=4, best_checkpoint=str(folder))
+    launch(config)
+    launch(config.replace(strategy="fsdp", world_size=2, batch_size=8))
+    assert not (folder / "state.pt").exists() and (folder / ".metadata").exists()
+    (tmp_path / "thesis").write_text("words")
+    with pytest.raises(RankFailed, match="holds best, thesis; name a new folder"):
+        launch(config.replace(best_checkpoint=str(tmp_path)))
+    assert (tmp_path / "thesis").read_text() == "words"
