@@ -94,7 +94,9 @@ def test_a_watched_run_returns_its_result_and_leaves_picture_and_numbers(monkeyp
     assert len(run.steps) == config.steps
     picture, words = shown[-1]
     assert "Three steps" in texts(picture) and f"{run.grad_norms[-1]:.3g}" in words
-    status, image, numbers = shown[0]._widget.children
+    look, status, image, numbers = shown[0]._widget.children
+    assert "labs-screen" in shown[0]._widget._dom_classes and 'data-jp-theme-light="false"' in look.value
+    assert image.tooltip == "Three steps"
     assert "3 of 3 steps under ddp" in status.value and words[:9] in numbers.value
     assert bytes(image.value).startswith(b"\x89PNG")
 

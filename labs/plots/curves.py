@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from labs.plots.heat_map import draw_heat_map, plot_heat_map
-from labs.plots.style import FAINT, INK, ONE_PICTURE, Picture, clean, headline, run_style, say_instead
+from labs.plots.style import FAINT, INK, ONE_PICTURE, Picture, as_label, clean, headline, run_style, say_instead
 from labs.plots.view import RunView, view_of, views_of
 from labs.records import best_of
 
@@ -34,7 +36,7 @@ def draw_loss(axes: Axes, views: dict[str, RunView], num_steps: int | None = Non
     for index, (name, view) in enumerate(views.items()):
         # The first of several lines is the widest, so that equal runs do not hide each other.
         width = max(1.4, 4.2 - 1.2 * index) if len(views) > 1 else 1.8
-        _draw_one_loss(axes, view, run_style(index), name if len(views) > 1 else "training loss", width)
+        _draw_one_loss(axes, view, run_style(index), as_label(name) if len(views) > 1 else "training loss", width)
     baselines = {round(record.baseline_loss, 6) for view in views.values() for record in view.evals}
     is_wide = _spans_decades(views)
     for baseline in baselines:
@@ -91,6 +93,8 @@ def _loss_title(views: dict[str, RunView]) -> str:
     evaluated = [view for view in views.values() if view.evals]
     if len(views) > 1:
         finals = [view.steps[-1].loss for view in views.values() if view.steps]
+        if lost := [loss for loss in finals if not isfinite(loss)]:
+            return f"{len(lost)} of {len(finals)} runs have lost their number: their last training loss is not finite"
         return f"Final training losses lie {max(finals) - min(finals):.3g} nats apart"
     if not evaluated:
         view = next(iter(views.values()))

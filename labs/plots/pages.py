@@ -8,7 +8,7 @@ from matplotlib.patches import Patch
 from labs.plots.curves import draw_layer_norms, draw_loss
 from labs.plots.heat_map import NORM_MARGINS
 from labs.plots.memory_bars import MEMORY_MARGINS, draw_memory
-from labs.plots.style import INK, STATE_COLORS, Picture, byte_unit, clean, headline, run_style
+from labs.plots.style import INK, STATE_COLORS, Picture, as_label, byte_unit, clean, headline, run_style
 from labs.plots.traffic_bars import draw_traffic
 from labs.plots.view import RunView, model_state_bytes, sent_bytes_per_step, view_of, views_of
 from labs.records import MODEL_STATES, STATES
@@ -34,6 +34,7 @@ def _draw_curves(picture: Picture, view: RunView, bottom: float, height: float) 
     axes = picture.panel((0.5, bottom, 0.5, height), top=title_inches, **NORM_MARGINS)
     draw_layer_norms(axes, view, view.config.steps)
     y = 1 - 0.12 / picture.get_figheight()
+    picture.titles.insert(0, _page_title(view))
     picture.text(0.012, y, _page_title(view), va="top", fontsize=13, fontweight="bold", color=INK)
 
 
@@ -68,7 +69,7 @@ def plot_comparison(runs) -> Picture:
         width = third + names / PAGE_INCHES if index == 0 else third
         axes = picture.panel((x, 0, width, share), left=left, right=0.15, bottom=0.9)
         draw(axes, list(views.values()))
-        axes.set_yticks(range(len(views)), list(views) if index == 0 else [""] * len(views))
+        axes.set_yticks(range(len(views)), list(map(as_label, views)) if index == 0 else [""] * len(views))
         axes.set_ylim(len(views) - 0.4, -0.6)
     return picture
 

@@ -40,6 +40,7 @@ class Picture(Figure):
     def __init__(self, width: float, height: float):
         super().__init__(figsize=(width, height), facecolor="white")
         FigureCanvasAgg(self)
+        self.titles: list[str] = []  # what `headline` writes, in order
 
     def panel(self, box=(0.0, 0.0, 1.0, 1.0), left=0.75, right=0.3, top=0.62, bottom=0.5) -> Axes:
         """Add axes into a box (x, y, width, height as fractions, y upwards) with margins in inches.
@@ -58,12 +59,18 @@ class Picture(Figure):
         self.savefig(stream, format="png", dpi=dots_per_inch)
         return stream.getvalue()
 
-    def _repr_png_(self) -> bytes:
-        return self.png()
+    @property
+    def words(self) -> str:
+        """What the picture says, for who does not see it: the titles of its parts, which are sentences to see."""
+        return ". ".join(self.titles)
+
+    def _repr_png_(self) -> tuple[bytes, dict]:
+        return self.png(), {"alt": self.words}
 
 
 def headline(axes: Axes, title: str, subtitle: str = "", shift_inches: float = 0.0) -> None:
     """Write what to see in bold over the axes, and how to read it in grey under that; shift moves both to the right."""
+    axes.figure.titles.append(title)
     for text, up, look in (
         (title, 23 if subtitle else 8, {"fontsize": 10.5, "fontweight": "bold", "color": INK}),
         (subtitle, 8, {"fontsize": 8.5, "color": FAINT}),
@@ -93,9 +100,18 @@ def say_instead(axes: Axes, text: str) -> None:
 
 
 def run_style(index: int) -> dict:
-    """Return colour, dash and marker of the run with this index, so that no two differ by colour alone."""
-    n = index % len(RUN_COLORS)
-    return {"color": RUN_COLORS[n], "linestyle": RUN_DASHES[n], "marker": RUN_MARKERS[n]}
+    """Return colour, dash and marker of the run with this index: no two of 49 runs differ by colour alone.
+
+    When the colours are used up they begin again, with other dashes and other markers.
+    """
+    again, n = divmod(index, len(RUN_COLORS))
+    other = (n + 2 * again) % len(RUN_DASHES)
+    return {"color": RUN_COLORS[n], "linestyle": RUN_DASHES[other], "marker": RUN_MARKERS[other]}
+
+
+def as_label(name: str) -> str:
+    """Write a name that a person has typed so that matplotlib shows it: $ begins no formula, _ hides no line."""
+    return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
 
 
 def byte_unit(largest_bytes: float) -> tuple[int, str]:

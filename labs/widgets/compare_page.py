@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import ipywidgets as widgets
 
@@ -14,9 +14,9 @@ from labs.widgets.pictures import hidden_image, show
 class ComparePage:
     """Kept runs, their losses over each other, and what differs between them: choices first, then results."""
 
-    def __init__(self, on_change: Callable[[], None]):
+    def __init__(self, on_change: Callable[[], None], reserved: Iterable[str] = ()):
         self.image, self.table = hidden_image(), widgets.HTML()
-        self.kept = KeptRuns(on_change)
+        self.kept = KeptRuns(on_change, reserved)
         self.screen = widgets.VBox([self.kept.list, self.table, self.image])
 
     def draw(self, dots_per_inch: int) -> None:

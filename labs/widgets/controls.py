@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import ipywidgets as widgets
 
-from labs.config import ModelTrainingConfig
+from labs.config import ConfigError, ModelTrainingConfig
 from labs.spec import PRESETS, ModelSpec
 from labs.units import format_count
 
@@ -19,6 +19,7 @@ STRATEGIES = {  # short enough for the box of the control
     "zero2": "+ gradients",
     "zero3": "+ parameters",
 }
+MOST_RANKS = 8  # for a laptop; a config with more of them keeps them
 LEARNING_RATES = tuple(float(f"{digit}e{power}") for power in (-5, -4, -3, -2) for digit in (1, 2, 5)) + (0.1,)
 _LOOK = {"style": {"description_width": "102px"}, "layout": {"width": "274px"}}  # three columns beside the side bar
 
@@ -40,7 +41,8 @@ class Controls:
         strategies = [(f"{name}: {about}", name) for name, about in STRATEGIES.items()]
         model = next(name for name, spec in self._models.items() if spec == base.model)
         self.strategy = widgets.Dropdown(description="strategy", options=strategies, value=base.strategy, **_LOOK)
-        self.world_size = widgets.IntSlider(base.world_size, 1, 8, description="ranks", **_LOOK)
+        most = max(MOST_RANKS, base.world_size)
+        self.world_size = widgets.IntSlider(base.world_size, 1, most, description="ranks", **_LOOK)
         self.model = widgets.Dropdown(description="model", options=self._model_options(), value=model, **_LOOK)
         self.batch_size = _whole_number("global batch", base.batch_size, 4096)
         self.accumulation = _whole_number("accumulation", base.gradient_accumulation_steps, 64)
@@ -60,7 +62,7 @@ class Controls:
             description="precision", options=precisions, value=base.use_mixed_precision, **_LOOK
         )
         self.max_grad_norm = widgets.BoundedFloatText(
-            norm, min=0, max=1e6, step=0.1, description="clip (0: off)", **_LOOK
+            norm, min=0, max=max(1e6, norm), step=0.1, description="clip (0: off)", **_LOOK
         )
         self.offload = _tick("offload to the host", base.offload)
         self.activation_checkpointing = _tick("activation checkpointing", base.activation_checkpointing)
@@ -83,7 +85,10 @@ class Controls:
         return [(f"{name} ({format_count(spec.num_parameters)})", name) for name, spec in self._models.items()]
 
     def read(self) -> ModelTrainingConfig:
-        """Build the config that the controls describe. Raises ConfigError for a combination that cannot run."""
+        """Build the config that the controls describe. Raises ConfigError for a combination that cannot run.
+
+        Where the error names fields that have no control, it says where they come from.
+        """
         kept = {name: getattr(self._base, name) for name in type(self._base).model_fields}
         if self._base.warmup_steps == type(self._base)(steps=self._base.steps).warmup_steps:
             del kept["warmup_steps"]  # it follows the steps, as it does in a config that does not name it
@@ -100,7 +105,14 @@ class Controls:
             "offload": self.offload.value,
             "activation_checkpointing": self.activation_checkpointing.value,
         }
-        return type(self._base)(**{**kept, **chosen})
+        try:
+            return type(self._base)(**{**kept, **chosen})
+        except ConfigError as problem:
+            hidden = [name for name in type(self._base).model_fields if name not in chosen and name in str(problem)]
+            if not hidden:
+                raise
+            names = " and ".join(hidden)
+            raise ConfigError(f"{problem} ({names}: no control here; change the config in the cell)") from None
 
     def screen(self) -> widgets.Widget:
         """Lay the controls out in columns that wrap on a narrow page."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -12,7 +13,9 @@ import ipywidgets as widgets
 from labs.config import ModelTrainingConfig
 from labs.records import RunResult
 from labs.spec import PRESETS, ModelSpec
+from labs.whole import write_whole
 from labs.widgets.pictures import line
+from labs.widgets.shown import name_now
 
 CHOICE = "the choice above"
 COLUMN = {"flex": "1 1 350px"}
@@ -98,11 +101,12 @@ class ExportPage:
 
     def offer(self, config: ModelTrainingConfig | None, results: Mapping[str, RunResult]) -> None:
         """Offer the choice of the controls (None while it cannot run) and the kept runs."""
+        name = name_now(self.what.value, self._results, results)
         self._config, self._results = config, dict(results)
-        options, before = (CHOICE, *self._results), self.what.value
+        options = (CHOICE, *self._results)
         if self.what.options != options:
             self.what.options = options
-            self.what.value = before if before in options else CHOICE
+            self.what.value = name if name in options else CHOICE
         self._show()
 
     @property
@@ -125,17 +129,32 @@ class ExportPage:
 
     def _save(self) -> None:
         path, run = self._path, self._results.get(self.what.value)
+        if self.chosen is None:  # the click was under way when the button was disabled
+            return
         try:
             replaced = path.exists()
+            if replaced and not _is_ours(path):
+                self.message.value = escape(f"{path} holds something else, and was left alone; try another file name")
+                return
             if run:
                 run.save(path)
             else:
-                path.write_text(self._config.model_dump_json(indent=1) + "\n")
+                write_whole(path, self._config.model_dump_json(indent=1) + "\n")
         except OSError as problem:
             self.message.value = escape(f"{path} could not be written: {problem.strerror}; try another file name")
             return
         what = "the run, with all that was measured" if run else "the choice"
         self.message.value = escape(f"{'replaced' if replaced else 'written'}: {path} holds {what}")
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file holds a run or the description of one, so that another may take its place. Raises OSError."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return False
+    config = data.get("config", data) if isinstance(data, dict) else None
+    return isinstance(config, dict) and "architecture_name" in config
 
 
 def _copied(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import ipywidgets as widgets
@@ -23,10 +23,14 @@ class Row:
 
 
 class KeptRuns:
-    """Keeps results under names that differ. `on_change()` is called when what is laid over each other changes."""
+    """Keeps results under names that differ. `on_change()` is called when what is laid over each other changes.
 
-    def __init__(self, on_change: Callable[[], None]):
+    No run gets one of the `reserved` names: they mean something else in the lists that offer the runs.
+    """
+
+    def __init__(self, on_change: Callable[[], None], reserved: Iterable[str] = ()):
         self._rows: list[Row] = []
+        self._reserved = frozenset(reserved)
         self._on_change = on_change
         self.list = widgets.VBox()
         self._show()
@@ -47,7 +51,7 @@ class KeptRuns:
 
     def add(self, result: RunResult) -> str:
         """Keep a run and return the name that it got."""
-        name = unused_name(run_name(result.config), self.results)
+        name = unused_name(run_name(result.config), self._reserved | self.results.keys())
         self._rows.append(self._make_row(result, name))
         self._show()
         self._on_change()
@@ -66,7 +70,7 @@ class KeptRuns:
         return row
 
     def _rename(self, row: Row, wish: str, old: str) -> None:
-        others = {other.name.value for other in self._rows if other is not row}
+        others = self._reserved | {other.name.value for other in self._rows if other is not row}
         name = unused_name(wish.strip() or old, others)
         if name != wish:
             row.name.value = name  # observed too: that change tells about it

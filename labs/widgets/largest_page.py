@@ -11,7 +11,7 @@ from labs.largest import Largest, largest_models
 from labs.plots import plot_largest, table_largest
 from labs.records import MODEL_STATES, STATES, RunResult
 from labs.units import MiB
-from labs.widgets.run_pages import Page
+from labs.widgets.run_pages import LIVE_DPI, NO_CHOICE, Page
 
 DEFAULT_MIB = 4.0
 COUNTED = {"states alone": MODEL_STATES, "states and activations": STATES}
@@ -44,7 +44,7 @@ class LargestPage:
         self._answer: Largest | None = None
         self._can_run = True
         for control in (self.cap_mib, self.counted):
-            control.observe(lambda change: on_change(), names="value")
+            control.observe(lambda change: (self.forget(), on_change()), names="value")
         self.run_button.on_click(lambda button: self._answer and on_run(self._answer.config))
 
     @property
@@ -56,8 +56,20 @@ class LargestPage:
         self._can_run = can_run
         self.run_button.disabled = not can_run or self._answer is None
 
-    def draw(self, config: ModelTrainingConfig, results: Mapping[str, RunResult], dots_per_inch: int) -> None:
-        """Answer for a choice, with what runs of exactly these models have held."""
+    def forget(self) -> None:
+        """Offer an answer no longer, because the question has changed; `draw` brings the next one."""
+        self._answer = None
+        self.allow(self._can_run)
+
+    def clear(self) -> None:
+        """Take an answer off the page, so that it is not taken for that to another question until `draw` comes."""
+        self.forget()
+        self.page.show(None, None, LIVE_DPI, "drawing")
+
+    def draw(self, config: ModelTrainingConfig | None, results: Mapping[str, RunResult], dots_per_inch: int) -> None:
+        """Answer for a choice, with what runs of exactly these models have held; None is a choice that cannot run."""
+        if config is None:
+            return self.page.show(None, None, dots_per_inch, NO_CHOICE)
         states = COUNTED[self.counted.value]
         found = largest_models(config, self.cap_bytes, states)
         answer = found[config.strategy]

@@ -10,7 +10,7 @@ from labs.config import ModelTrainingConfig
 from labs.plots.heat_map import norm_range, plot_heat_map, table_heat_map
 from labs.records import RunResult
 from labs.widgets.background import Background
-from labs.widgets.pictures import hidden_image, show
+from labs.widgets.pictures import hidden_image, screen, show
 from labs.widgets.static_view import StaticView
 from labs.widgets.watch import Watch
 
@@ -27,7 +27,7 @@ def live_heat_map(config: ModelTrainingConfig, title: str | None = None, like: R
 
     watch, image, status, numbers = Watch(config), hidden_image(), widgets.HTML(), widgets.HTML()
     colors = norm_range(like.steps) if like else None
-    screen = StaticView(widgets.VBox([status, image, numbers]), "live_heat_map: run this cell to watch its run")
+    view = StaticView(screen([status, image, numbers]), "live_heat_map: run this cell to watch its run")
     background = Background(lambda text: setattr(status, "value", f"<pre>{escape(text)}</pre>"))
 
     def draw() -> None:
@@ -40,9 +40,9 @@ def live_heat_map(config: ModelTrainingConfig, title: str | None = None, like: R
         status.value = f"{watch.num_steps} of {config.steps} steps under {config.strategy} on {config.world_size} ranks"
         numbers.value = f"<details><summary>The same in numbers</summary>{table._repr_html_()}</details>"
         show(image, picture, FINAL_DPI)
-        screen.update(picture, str(table))
+        view.update(picture, str(table))
 
-    screen.display()
+    view.display()
     status.value = watch.status()
     run = start(config, on_record=lambda rank, record: watch.hear(rank, record) and background.do("picture", draw))
     watch.follow(run)

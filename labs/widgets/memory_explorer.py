@@ -14,7 +14,7 @@ from labs.scenario import Scenario
 from labs.units import GiB, format_count
 from labs.widgets.background import Background
 from labs.widgets.explorer_controls import ExplorerControls
-from labs.widgets.pictures import screen
+from labs.widgets.pictures import screen, show
 from labs.widgets.static_view import WIDGET_VIEW
 
 LIVE_DPI, STATIC_DPI = 100, 110
@@ -78,9 +78,7 @@ class MemoryExplorer:
 
     def _draw(self) -> None:
         drawn = self._drawn_scenario()
-        self.picture.layout.display = "" if drawn else "none"
-        if drawn:
-            self.picture.value = self._plot(drawn).png(LIVE_DPI)
+        show(self.picture, self._plot(drawn) if drawn else None, LIVE_DPI)
 
     def _plot(self, drawn: Scenario):
         return plot_footprints(drawn, self.capacity_bytes, chosen=self.controls.strategy.value)

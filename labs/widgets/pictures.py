@@ -52,8 +52,9 @@ def line() -> widgets.HTML:
 
 
 def show(image: widgets.Image, picture: Picture | None, dots_per_inch: int) -> None:
-    """Show a picture, or hide the image where there is none."""
+    """Show a picture, and its words to who does not see it, or hide the image where there is none."""
     image.value = picture.png(dots_per_inch) if picture else b""
+    image.tooltip = picture.words if picture else None  # the name of the image: ipywidgets 8.1 knows no alt
     image.layout.display = "" if picture else "none"
 
 

@@ -32,7 +32,7 @@ class RingAnimation:
     """
 
     def __init__(self, world_size: int):
-        self._drawn: dict[tuple[int, int], bytes] = {}
+        self._drawn: dict[tuple[int, int], tuple[bytes, str]] = {}  # PNG and words
         look = {"style": {"description_width": "50px"}, "layout": {"width": "330px"}}
         last = len(ring_moments(world_size)) - 1
         self.ranks = widgets.IntSlider(world_size, 2, MOST_RANKS, description="ranks", **look)
@@ -56,8 +56,9 @@ class RingAnimation:
     def _show(self) -> None:
         moment = (self.ranks.value, self.step.value)
         if moment not in self._drawn:
-            self._drawn[moment] = plot_ring_step(*moment).png(DOTS_PER_INCH)
-        self.picture.value = self._drawn[moment]
+            picture = plot_ring_step(*moment)
+            self._drawn[moment] = picture.png(DOTS_PER_INCH), picture.words
+        self.picture.value, self.picture.tooltip = self._drawn[moment]
 
     def _repr_mimebundle_(self, **_) -> dict:
         world_size = self.ranks.value

@@ -29,6 +29,7 @@ from labs.records import timeline_step
 from labs.widgets.pictures import hidden_image, line, show
 
 LIVE_DPI, FINAL_DPI = 100, 150
+NO_CHOICE = "This choice cannot run, so there is nothing to show; the line under the controls says what to try."
 
 
 class Page:
@@ -66,6 +67,8 @@ def _no_timeline(view: RunView) -> str:
     step = timeline_step(view.config)
     if step is None:
         return "A run of fewer than three steps records no timeline."
+    if view.measured:  # it has ended
+        return f"The run ended after step {len(view.steps)}, before step {step + 1}, the one that is recorded."
     return (
         f"One step is recorded on every rank, step {step + 1} of {view.config.steps}; it shows when the run has ended."
     )
@@ -96,7 +99,7 @@ class RunPages:
 
     def __init__(self):
         self.pages = {name: Page() for name in KINDS}
-        self._drawn: dict[str, tuple[RunView, int]] = {}
+        self._drawn: dict[str, tuple[RunView | None, int]] = {}
 
     def clear(self, name: str, view: RunView | None) -> None:
         """Take off a page what is not of this view, so that it is not taken for it until `draw` comes to it."""
@@ -104,12 +107,12 @@ class RunPages:
             self.pages[name].show(None, None, LIVE_DPI, "drawing")
             del self._drawn[name]
 
-    def draw(self, name: str, view: RunView, dots_per_inch: int) -> None:
-        """Draw a view on a page, if that does not show it already."""
+    def draw(self, name: str, view: RunView | None, dots_per_inch: int) -> None:
+        """Draw a view on a page, if that does not show it already; None is a choice that cannot run."""
         if self._drawn.get(name) == (view, dots_per_inch):
             return
         kind = KINDS[name]
-        if words := kind.missing(view):
+        if words := kind.missing(view) if view else NO_CHOICE:
             self.pages[name].show(None, None, dots_per_inch, words)
         else:
             self.pages[name].show(kind.plot(view), kind.table(view), dots_per_inch)

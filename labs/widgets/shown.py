@@ -14,6 +14,12 @@ from labs.widgets.watch import Watch, preview
 CHOICE, LATEST = "the choice above, predicted", "the latest run"
 
 
+def name_now(name: str, before: Mapping[str, RunResult], now: Mapping[str, RunResult]) -> str:
+    """Return the name that a kept run has now, after it may have been renamed; any other name as it is."""
+    run = before.get(name)
+    return next((other for other, result in now.items() if result is run), name)
+
+
 class Shown:
     """A labelled list of what can be shown; `latest` is the run in progress, or one that ended before its end."""
 
@@ -26,9 +32,9 @@ class Shown:
 
     def offer(self, results: Mapping[str, RunResult], value: str | None = None) -> None:
         """Offer the kept runs too, and show `value`, or what is shown already if that is still there."""
+        value = value or name_now(self.control.value, self._results, results)
         self._results = dict(results)
         options = (CHOICE, *((LATEST,) if self.latest else ()), *self._results)
-        value = value or self.control.value
         if self.control.options != options:
             self.control.options = options
         self.control.value = value if value in options else CHOICE

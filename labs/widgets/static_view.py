@@ -29,7 +29,7 @@ class StaticView:
         """Put a picture, and words for who sees none, into the output that `display` made; callable from any thread."""
         self._words = words or self._words
         if self._handle is not None:
-            self._handle.update(self._bundle(picture), raw=True)
+            self._handle.update(self._bundle(picture), raw=True, metadata={"image/png": {"alt": picture.words}})
 
     def _bundle(self, picture: Picture | None = None) -> dict:
         view = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}

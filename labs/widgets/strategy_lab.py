@@ -15,12 +15,13 @@ from labs.widgets.background import Background
 from labs.widgets.cells import replace_lab_of_cell
 from labs.widgets.compare_page import ComparePage
 from labs.widgets.controls import Controls
+from labs.widgets.export_page import CHOICE as EXPORTED
 from labs.widgets.export_page import ExportPage
 from labs.widgets.largest_page import LargestPage
 from labs.widgets.pictures import close_with_children, line, screen
 from labs.widgets.promise import promise
 from labs.widgets.run_pages import FINAL_DPI, LIVE_DPI, RunPages
-from labs.widgets.shown import LATEST, Shown
+from labs.widgets.shown import CHOICE, LATEST, Shown
 from labs.widgets.static_view import StaticView
 from labs.widgets.watch import Watch
 
@@ -57,7 +58,7 @@ class StrategyLab:
         self._background = Background(self._show_error)
         self.controls = Controls(config, self._choice_changed)
         self.shown, self.pages = Shown(self._draw_soon), RunPages()
-        self.compare, self.export = ComparePage(self._kept_changed), ExportPage()
+        self.compare, self.export = ComparePage(self._kept_changed, reserved=(CHOICE, LATEST, EXPORTED)), ExportPage()
         self.largest = LargestPage(self._draw_soon, self._run_largest)
         self._make_buttons()
         self.screen = self._lay_out()
@@ -109,6 +110,7 @@ class StrategyLab:
         self._background.close()
         if self._watch is not None:
             self._watch.cancel()
+            self._watch.ended.set()  # nobody hears of its end any more
         close_with_children(self.screen)
 
     def _ipython_display_(self) -> None:
@@ -124,7 +126,8 @@ class StrategyLab:
             config, words = None, f"&#10007; <b>This cannot run:</b> {escape(str(problem))}"
         else:
             words = f"&#10003; {escape(promise(config))}"
-            self._draw_soon()
+        self.largest.forget()
+        self._draw_soon()
         self.verdict.value = f'<div role="status">{words}</div>'
         self.export.offer(config, self.results)
         self._offer_run(config is not None and self._watch is None)
@@ -150,6 +153,8 @@ class StrategyLab:
 
     def _turn_page(self) -> None:
         self.pages.clear(self.page, self.shown.view(self._config_or_none()))
+        if self.page == "Largest":
+            self.largest.clear()
         self._draw_soon(at_once=True)
 
     def _draw_soon(self, at_once: bool = False) -> None:
@@ -159,9 +164,10 @@ class StrategyLab:
         """Draw the page on top, if it does not show what it should."""
         if self.page == "Compare":
             self.compare.draw(FINAL_DPI)
-        elif self.page == "Largest" and (config := self._config_or_none()):
-            self.largest.draw(config, self.results, FINAL_DPI)
-        elif self.page in self.pages.pages and (view := self.shown.view(self._config_or_none())):
+        elif self.page == "Largest":
+            self.largest.draw(self._config_or_none(), self.results, FINAL_DPI)
+        elif self.page in self.pages.pages:
+            view = self.shown.view(self._config_or_none())
             self.pages.draw(self.page, view, LIVE_DPI if self._watch else FINAL_DPI)
 
     def _config_or_none(self) -> ModelTrainingConfig | None:
@@ -173,9 +179,10 @@ class StrategyLab:
     # Running ------------------------------------------------------------------------------------------------------
 
     def _run_clicked(self) -> None:
-        if self._watch is not None or self._is_closed:
+        config = self._config_or_none()  # None: the click was under way when the button was disabled
+        if self._watch is not None or self._is_closed or config is None:
             return
-        watch = self._watch = self.shown.latest = Watch(self.config)
+        watch = self._watch = self.shown.latest = Watch(config)
         self._offer_run(False)
         self.cancel_button.disabled = False
         self.progress.max, self.progress.value, self.progress.bar_style = watch.config.steps, 0, "info"
@@ -209,8 +216,8 @@ class StrategyLab:
     def _cancel_clicked(self) -> None:
         if self._watch is not None:
             self.cancel_button.disabled = True
-            self.status.value = "cancelling"
             self._watch.cancel()
+            self.status.value = self._watch.status()
 
     def _end(self, watch: Watch, run) -> None:
         """Leave the run's last picture, or the words of its error, where the run was."""
@@ -218,19 +225,24 @@ class StrategyLab:
             result = run.wait()
         except Exception as problem:
             return self._close_run(watch, watch.ending(run), None if watch.is_cancelled else problem)
+        watch.is_cancelled = False  # it came too late
         self.progress.value = watch.config.steps
         self.shown.latest = None
-        name = self.compare.kept.add(result)
-        self.shown.offer(self.results, name)
-        self._static.update(plot_run(result))
-        self._close_run(watch, f"done in {sum(step.seconds for step in result.steps):.1f} s, kept as {name}")
+        try:
+            name = self.compare.kept.add(result)
+            self.shown.offer(self.results, name)
+            self._static.update(plot_run(result))
+        except Exception as problem:  # a lab that cannot draw must not wait for this run for ever
+            return self._close_run(watch, "the run is done, and cannot be shown", problem)
+        early = "" if len(result.steps) == watch.config.steps else f"; it ended {result.ended_because}"
+        self._close_run(watch, f"done in {sum(step.seconds for step in result.steps):.1f} s, kept as {name}{early}")
 
     def _close_run(self, watch: Watch, status: str, problem: Exception | None = None) -> None:
         self.progress.bar_style = "danger" if problem else "warning" if watch.is_cancelled else "success"
         self.status.value = escape(status)
         self.error.value = _alert(f"{type(problem).__name__}: {problem}") if problem else ""
-        self._watch = None
         self.cancel_button.disabled = True
+        self._watch = None
         self._choice_changed()  # Run is offered again if the choice can run
         watch.ended.set()
 

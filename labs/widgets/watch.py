@@ -84,6 +84,8 @@ class Watch:
 
     def status(self) -> str:
         """Say in one line where the run stands."""
+        if self.is_cancelled:
+            return "cancelling"
         if not self._steps:
             return "starting the ranks (the first start of a kernel takes about 10 s)"
         last = self._steps[-1]
