@@ -24,8 +24,8 @@ for module in (awkward, law_runs):  # ranks do not import from tests/
     cloudpickle.register_pickle_by_value(module)
 
 SPEC = ModelSpec(num_layers=3, hidden_size=18, num_heads=3, context=7, vocab_size=257)  # 257 rows never divide
-# A small learning rate: AdamW moves a weight by it whichever way its gradient was rounded, and at 1e-2 the third norm is
-# 2 % off where the first is 0.1 % off (another build of torch rounds otherwise).
+# AdamW moves a weight by the learning rate whichever way its gradient was rounded: at 1e-2 the third norm is 2 % off
+# where the first is 0.1 % off, on a build of torch that rounds otherwise.
 COMMON = dict(batch_size=24, steps=3, warmup_steps=1, learning_rate=3e-3, max_grad_norm=0.5, weight_decay=0.1)
 # fp32 sums are taken in another order, so that the last bits differ: a few times 2**-23, and AdamW divides.
 FP32_TOLERANCE = 2e-6
