@@ -14,6 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from labs.config import ModelTrainingConfig
 from labs.recorder import Recorder
 from labs.strategies.base import Engine, build_engine
+from labs.strategies.deepspeed import deepspeed
 from labs.workload import build_model
 
 
@@ -138,3 +139,14 @@ def evaluate_between(config: ModelTrainingConfig, evaluates: bool) -> tuple[list
             with torch.no_grad():
                 engine.forward_loss((tokens, tokens))
     return numbers, calls
+
+
+def filled_with_sevens(modifier_rank: int | None) -> list[float]:
+    """Build a weight inside zero.Init, fill it with 7 while it is gathered, and return what is there afterwards."""
+    config = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}}
+    with deepspeed.zero.Init(config_dict_or_path=config):
+        weight = torch.nn.Linear(2, 2, bias=False).weight
+    with deepspeed.zero.GatheredParameters(weight, modifier_rank=modifier_rank), torch.no_grad():
+        weight.fill_(7.0)
+    with deepspeed.zero.GatheredParameters(weight):
+        return weight.flatten().tolist()

@@ -105,6 +105,13 @@ os._exit(0)
 """
 
 
+def test_what_is_written_into_a_gathered_parameter_stays_if_a_rank_is_named_and_is_lost_without_a_word_if_not():
+    for rank in (0, 1):
+        assert labs.launch(deepspeed_runs.filled_with_sevens, rank, world_size=2) == [[7.0] * 4] * 2
+    lost = labs.launch(deepspeed_runs.filled_with_sevens, None, world_size=2)
+    assert lost[0] == lost[1] and 7.0 not in lost[0]
+
+
 def test_a_first_run_calls_no_compiler_builds_nothing_and_prints_nothing(tmp_path):
     tools, extensions, called = tmp_path / "bin", tmp_path / "extensions", tmp_path / "called"
     tools.mkdir()
