@@ -61,6 +61,11 @@ def partition_with_slices_of_nothing(sizes, world_size):
     return owned
 
 
+def partition_with_lengths(sizes, world_size):
+    """As torch.narrow counts: where it starts, and how long it is."""
+    return [[(i, start, stop - start) for i, start, stop in pieces] for pieces in partition(sizes, world_size)]
+
+
 def partition_for_two(sizes, world_size):
     return [*partition(sizes, 2), *([] for _ in range(world_size - 2))][:world_size]
 
@@ -386,6 +391,7 @@ WRONG = [
     ("zero_by_hand.partition", by_edges(rounded_up, last=-1), "Python's slices"),
     ("zero_by_hand.partition", partition_with_padding, "Padding belongs to no parameter"),
     ("zero_by_hand.partition", partition_with_slices_of_nothing, "Some slices hold nothing"),
+    ("zero_by_hand.partition", partition_with_lengths, "not how long it is"),
     ("zero_by_hand.partition", partition_for_two, "and not into 2"),
     ("zero_by_hand.partition", by_edges(rounded_up, keep_empty=False), "an empty one for a rank"),
     ("zero_by_hand.reduce_part", reduce_without_a_place, "Assign this rank's part"),

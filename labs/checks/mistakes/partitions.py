@@ -39,6 +39,10 @@ def _each_alone(sizes, world_size):
     return owned
 
 
+def _with_lengths(sizes, world_size):
+    return [[(i, first, end - first) for i, first, end in pieces] for pieces in _cut()(sizes, world_size)]
+
+
 def _round_robin(sizes, world_size):
     return [[(i, 0, size) for i, size in enumerate(sizes) if i % world_size == r and size] for r in range(world_size)]
 
@@ -105,6 +109,7 @@ PARTITION = (
         _cut(part_of=lambda total, n: -(-total // 2)),
         "For two ranks it is right. Cut into world_size parts, and not into 2.",
     ),
+    (_with_lengths, "The third number is where the slice stops, and not how long it is."),
     (_cut(inclusive=True), "stop is the first element that is not owned any more, as in Python's slices."),
     (
         _cut(padded=True),
