@@ -181,10 +181,13 @@ def explain(words):
 
 
 def register_kernel():
-    """Give the kernel the environment's tools (torchrun, ninja), also where .venv was never activated."""
+    """Give the kernel the environment's tools (torchrun, ninja), also where .venv was never activated.
+
+    OpenMP's idle threads shall sleep: while they spin, they take the cores from the ranks and from each other.
+    """
     path = os.path.join(VENV, "bin") + os.pathsep + "${PATH}"
     command = [VENV_PYTHON, "-m", "ipykernel", "install", "--prefix", VENV, "--name", "python3"]
-    command += ["--display-name", "Distributed Training", "--env", "PATH", path]
+    command += ["--display-name", "Distributed Training", "--env", "PATH", path, "--env", "OMP_WAIT_POLICY", "PASSIVE"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 ROOT = str(Path(__file__).parent)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as bootstrap.py sets it for kernels
 os.environ["LABS_PROGRESS_FILE"] = "off"  # tests and nbval's kernels solve exercises; a learner's progress is their own
 
 

@@ -18,7 +18,9 @@ import bootstrap
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_the_kernel_finds_the_tools_of_an_environment_that_was_never_activated(tmp_path, monkeypatch):
+def test_the_kernel_finds_the_tools_of_its_environment_without_activation_and_lets_idle_threads_sleep(
+    tmp_path, monkeypatch
+):
     (tmp_path / "bin").mkdir()
     tool = tmp_path / "bin" / "a-tool-of-the-course"
     tool.write_text("#!/bin/sh\necho found\n")
@@ -28,8 +30,10 @@ def test_the_kernel_finds_the_tools_of_an_environment_that_was_never_activated(t
     bootstrap.register_kernel()
     manager = KernelManager(kernel_name="python3")
     manager._kernel_spec = KernelSpec.from_resource_dir(str(tmp_path / "share/jupyter/kernels/python3"))
-    program = "import subprocess; print(subprocess.getoutput('a-tool-of-the-course; env true && echo others too'))"
-    manager.start_kernel(env={**os.environ, "PATH": "/usr/bin:/bin"})
+    program = "import os, subprocess; print(os.environ['OMP_WAIT_POLICY'])\n"
+    program += "print(subprocess.getoutput('a-tool-of-the-course; env true && echo others too'))"
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    manager.start_kernel(env={**inherited, "PATH": "/usr/bin:/bin"})
     client = manager.client()
     client.start_channels()
     words: list[str] = []
@@ -41,7 +45,7 @@ def test_the_kernel_finds_the_tools_of_an_environment_that_was_never_activated(t
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    assert "".join(words) == "found\nothers too\n"
+    assert "".join(words) == "PASSIVE\nfound\nothers too\n"
 
 
 @pytest.fixture(scope="module")
