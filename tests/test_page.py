@@ -55,6 +55,8 @@ def page(browser):
     page.set_default_timeout(PATIENCE_SECONDS * 1000)
     page.requests_made = []
     page.on("request", lambda request: page.requests_made.append(request.url))
+    page.errors = []
+    page.on("console", lambda message: message.type == "error" and page.errors.append(message.text))
     yield page
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SCREENSHOTS / "last.png")
@@ -190,6 +192,7 @@ def test_two_runs_are_compared_by_what_differs(lab):
     rows = lab.cell.locator("table:visible th[scope=row]").all_inner_texts()
     assert rows[0] == "strategy" and rows[1] == "last loss [nats]"
     lab.visible_picture.wait_for()
+    assert lab.visible_picture.get_attribute("title").startswith("Final training losses lie")
     lab.notebook.picture("9-compare")
 
 
@@ -333,3 +336,5 @@ def test_the_saved_output_has_a_picture_for_readers_without_a_kernel_and_nothing
     assert {"text/plain", "application/vnd.jupyter.widget-view+json"} <= set(data)
     outside = [url for url in page.requests_made if urlsplit(url).hostname not in (None, "", "127.0.0.1", "localhost")]
     assert outside == []
+    broken = [text for text in page.errors if "setting state" in text or "Could not create" in text]
+    assert broken == []  # a widget that the page cannot show

@@ -14,7 +14,7 @@ from labs.scenario import Scenario
 from labs.units import GiB, format_count
 from labs.widgets.background import Background
 from labs.widgets.explorer_controls import ExplorerControls
-from labs.widgets.pictures import screen, show
+from labs.widgets.pictures import image, screen, show
 from labs.widgets.static_view import WIDGET_VIEW
 
 LIVE_DPI, STATIC_DPI = 100, 110
@@ -40,8 +40,7 @@ class MemoryExplorer:
         self._background = Background(self._show_error)
         self.controls = ExplorerControls(scenario, capacity_gib, self._moved)
         self.verdict, self.warning, self.table = widgets.HTML(), widgets.HTML(), widgets.HTML()
-        self.picture = widgets.Image(format="png", layout={"width": "100%", "max_width": "960px"})
-        self.picture.add_class("labs-picture")
+        self.picture = image("960px")
         self.screen = screen([self.controls.screen(), self.verdict, self.warning, self.picture, self.table])
         self._answer()
         self._draw()

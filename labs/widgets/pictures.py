@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipywidgets as widgets
+from traitlets import Unicode
 
 from labs.plots import Picture
 
@@ -37,11 +38,27 @@ def screen(children: list[widgets.Widget]) -> widgets.VBox:
     return box
 
 
-def hidden_image() -> widgets.Image:
-    """Return an image that takes no room until it has a picture: without a value it would show as broken."""
-    image = widgets.Image(format="png", layout={"width": "100%", "max_width": "860px", "display": "none"})
+class ToldImage(widgets.Image):
+    """An image whose tooltip names it, for who does not see it: ipywidgets 8.1 knows no alt.
+
+    Its page gives a tooltip only to a widget with an empty description, and fails on one without any.
+    """
+
+    description = Unicode("").tag(sync=True)
+
+
+def image(max_width: str) -> ToldImage:
+    """Return an image that is as wide as the page, up to a limit, and dark on a dark page."""
+    image = ToldImage(format="png", layout={"width": "100%", "max_width": max_width})
     image.add_class("labs-picture")
     return image
+
+
+def hidden_image() -> ToldImage:
+    """Return an image that takes no room until it has a picture: without a value it would show as broken."""
+    hidden = image("860px")
+    hidden.layout.display = "none"
+    return hidden
 
 
 def line() -> widgets.HTML:
@@ -51,10 +68,10 @@ def line() -> widgets.HTML:
     return html
 
 
-def show(image: widgets.Image, picture: Picture | None, dots_per_inch: int) -> None:
+def show(image: ToldImage, picture: Picture | None, dots_per_inch: int) -> None:
     """Show a picture, and its words to who does not see it, or hide the image where there is none."""
     image.value = picture.png(dots_per_inch) if picture else b""
-    image.tooltip = picture.words if picture else None  # the name of the image: ipywidgets 8.1 knows no alt
+    image.tooltip = picture.words if picture else None
     image.layout.display = "" if picture else "none"
 
 

@@ -7,7 +7,7 @@ from base64 import b64encode
 import ipywidgets as widgets
 
 from labs.plots.ring import plot_ring, plot_ring_step, ring_moments, table_ring
-from labs.widgets.pictures import screen
+from labs.widgets.pictures import ToldImage, screen
 from labs.widgets.static_view import WIDGET_VIEW
 
 MOST_RANKS = 8
@@ -38,7 +38,7 @@ class RingAnimation:
         self.ranks = widgets.IntSlider(world_size, 2, MOST_RANKS, description="ranks", **look)
         self.step = widgets.IntSlider(0, 0, last, description="step", **look)
         self.play = widgets.Play(value=0, min=0, max=last, interval=STEP_MILLISECONDS)
-        self.picture = widgets.Image(format="png", layout={"max_width": "100%"})
+        self.picture = ToldImage(format="png", layout={"max_width": "100%"})
         self._link = widgets.jslink((self.play, "value"), (self.step, "value"))
         self.step.observe(lambda change: self._show(), names="value")
         self.ranks.observe(lambda change: self._restart(), names="value")
