@@ -67,12 +67,22 @@ def judge_plan_buckets(answer) -> Verdict:
     from labs.checks.reference import ddp as right  # it imports torch, the board must not
     from labs.launcher import launch
 
-    for plan in PLANS:
-        built = launch(_plan, answer, plan, world_size=1, timeout_seconds=RANKS_LIMIT_SECONDS)[0]
-        expected = _plan(right.plan_buckets, plan)
-        if built != expected:
-            return _plan_verdict(plan, expected, built)
+    expected = [_plan(right.plan_buckets, plan) for plan in PLANS]
+    built = launch(_plans, answer, PLANS, expected, world_size=1, timeout_seconds=RANKS_LIMIT_SECONDS)[0]
+    for plan, wanted, found in zip(PLANS, expected, built, strict=False):
+        if found != wanted:
+            return _plan_verdict(plan, wanted, found)
     return passed(f"The buckets are right for {len(PLANS)} lists of parameters, with frozen ones and 2-byte ones.")
+
+
+def _plans(plan_buckets, plans, expected) -> list:
+    """Call it once a plan, up to the first that it makes otherwise."""
+    built = []
+    for plan, wanted in zip(plans, expected, strict=True):
+        built.append(_plan(plan_buckets, plan))
+        if built[-1] != wanted:
+            break
+    return built
 
 
 def _plan(plan_buckets, plan) -> list[list[int]] | None:
