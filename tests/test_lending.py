@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import becomes_true, children, is_running
+from processes import becomes_true, children, is_running, quick_environment
 
 import labs
 from labs import forkserver, lending
 
-ROOT = Path(labs.__file__).parent.parent
 LAUNCH = """
 import labs, os
 from labs import forkserver
@@ -29,7 +28,7 @@ def lender(nothing_left):
 
 def borrow(source: str, server, folder: Path) -> str:
     """Run a program that finds the offer of a server; returns what it prints."""
-    environment = {**os.environ, **lending.offer(server), "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
+    environment = {**quick_environment(), **lending.offer(server), "TMPDIR": str(folder)}
     command = [sys.executable, "-c", source]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
     assert "Traceback" not in done.stderr, done.stderr
