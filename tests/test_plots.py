@@ -14,7 +14,7 @@ from labs.memory import state_bytes
 from labs.plots.shard_map import slices
 from labs.plots.style import RUN_COLORS, RUN_DASHES, RUN_MARKERS
 from labs.plots.view import view_of
-from labs.records import STATES, RunResult, TrafficRecord
+from labs.records import STATES, EvalRecord, RunResult, TrafficRecord
 
 PLOTS = (plots.plot_loss, plots.plot_layer_norms, plots.plot_memory, plots.plot_traffic, plots.plot_run)
 TABLES = (plots.table_loss, plots.table_layer_norms, plots.table_memory, plots.table_traffic)
@@ -86,6 +86,18 @@ def test_the_title_of_the_loss_compares_with_the_baseline():
     assert "is below the baseline 3.18" in texts(plots.plot_loss(fake_result(steps=100)))
     assert "is not yet below the baseline 3.18" in texts(plots.plot_loss(fake_result(steps=1)))
     assert BASELINE == 3.18
+
+
+def test_the_title_of_the_loss_says_when_a_model_overfits():
+    def of(*losses):
+        evals = tuple(EvalRecord(10 * n + 9, loss, BASELINE) for n, loss in enumerate(losses))
+        rank = dataclasses.replace(fake_rank(config, 0), evals=evals)
+        return texts(plots.plot_loss(dataclasses.replace(fake_result(steps=40), ranks=(rank,))))
+
+    config = ModelTrainingConfig(steps=40)
+    assert "0.50 after step 20, 0.60 at the end" in of(1.0, 0.5, 0.55, 0.6)
+    assert "0.50 is below the baseline" in of(1.0, 0.7, 0.6, 0.5)
+    assert "0.52 is below the baseline" in of(1.0, 0.5, 0.51, 0.52), "it wavers, no more"
 
 
 def test_missing_socket_counters_are_said_and_not_drawn_as_zero():

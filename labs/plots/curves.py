@@ -12,6 +12,8 @@ from labs.plots.style import FAINT, INK, ONE_PICTURE, Picture, as_label, clean, 
 from labs.plots.view import RunView, view_of, views_of
 from labs.records import best_of
 
+WORSE = 1.1  # times the best validation loss: more than what it wavers by from one evaluation to the next
+
 
 def plot_loss(runs, num_steps: int | None = None) -> Picture:
     """Draw the measured training loss [nats] of one or several runs, their evaluations, and the baseline to beat.
@@ -105,6 +107,9 @@ def _loss_title(views: dict[str, RunView]) -> str:
         return (
             f"Best validation loss {best.validation_loss:.2f} after step {best.step + 1}, {len(view.steps)} steps done"
         )
+    if last.validation_loss > WORSE * best.validation_loss:
+        lowest = f"{best.validation_loss:.2f} after step {best.step + 1}"
+        return f"Validation loss: {lowest}, {last.validation_loss:.2f} at the end"
     verdict = "below" if last.validation_loss < last.baseline_loss else "not yet below"
     return f"Validation loss {last.validation_loss:.2f} is {verdict} the baseline {last.baseline_loss:.2f}"
 
