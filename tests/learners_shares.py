@@ -228,6 +228,10 @@ def strided(rows):
     return list(range(dist.get_rank(), len(rows), dist.get_world_size()))
 
 
+def chunked(rows):
+    return torch.arange(len(rows)).chunk(dist.get_world_size())[dist.get_rank()]
+
+
 def padded(rows):
     return list(DistributedSampler(rows, shuffle=False))
 

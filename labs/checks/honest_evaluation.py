@@ -80,7 +80,9 @@ def judge_standardizer(answer) -> Verdict:
 def judge_accuracy(answer) -> Verdict:
     from labs.checks.shares import EVALUATORS, SETS
 
-    by_rank = _launch("counted", answer, EVALUATORS, "shares")
+    by_rank = _facts_of("counted", answer, EVALUATORS, "shares")
+    if isinstance(by_rank, Verdict):
+        return by_rank
     verdict = counts.of_accuracy(by_rank, SETS)
     sizes = ", ".join(str(count) for count, _ in SETS)
     return verdict or passed(

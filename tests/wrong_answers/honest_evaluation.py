@@ -10,6 +10,7 @@ from learners_shares import (
     as_float32,
     by_chan,
     by_squares,
+    chunked,
     dropped,
     each_own,
     gathered,
@@ -130,6 +131,12 @@ def neighbours_without_equal_rows_and_labels(rows, labels, is_test):
     train_rows, train_labels = train_of(rows, labels, is_test)
     equal = (train_rows[:, None] == rows[is_test]).all(2) & (train_labels[:, None] == labels[is_test])
     return nearest_row(train_rows[~equal.any(1)], train_labels[~equal.any(1)])
+
+
+def neighbours_at_a_distance(rows, labels, is_test):
+    """As one who trusts distances: torch.cdist computes them by a product of matrices, which rounds."""
+    copies = (torch.cdist(rows, rows[is_test]) == 0).any(1) | is_test
+    return nearest_row(rows[~copies], labels[~copies])
 
 
 def neighbours_of_three_rows(rows, labels, is_test):
@@ -298,6 +305,7 @@ WRONG = [
     ("honest_evaluation.decontaminate", neighbours_without_doubles_in_training, "a nearest row at distance 0"),
     ("honest_evaluation.decontaminate", neighbours_without_equal_rows_and_labels, "must take no part at all"),
     ("honest_evaluation.decontaminate", the_test_by_heart, "must take no part at all"),
+    ("honest_evaluation.decontaminate", neighbours_at_a_distance, "distances from torch.cdist are rounded"),
     ("honest_evaluation.decontaminate", neighbours_of_three_rows, "leave out copies alone"),
     ("honest_evaluation.decontaminate", neighbours_that_share_no_value, "Nothing is left to fit"),
     ("honest_evaluation.decontaminate", neighbours_that_stand_once, "Twice in training is no leak"),
@@ -339,6 +347,7 @@ WRONG = [
     ("honest_evaluation.standardizer", Fitted(transform="nothing"), "Return the scaled rows"),
     ("honest_evaluation.accuracy", accuracy_by(padded), "DistributedSampler repeats"),
     ("honest_evaluation.accuracy", accuracy_by(dropped), "predicted by nobody"),
+    ("honest_evaluation.accuracy", accuracy_by(chunked), "chunk makes fewer parts"),
     ("honest_evaluation.accuracy", accuracy_of_all_rows, "4 ranks do the work of one"),
     ("honest_evaluation.accuracy", accuracy_of_rank_0, "Some ranks predict nothing"),
     ("honest_evaluation.accuracy", accuracy_by(rest_at_the_end), "Shares may differ by one row"),
