@@ -225,7 +225,7 @@ def same_by_numbers_that_are_lost(given):
 
 def same_as_the_first_that_was_given(given):
     return ModelTrainingConfig(
-        strategy="fsdp", world_size=2, batch_size=16, steps=6, learning_rate=1e-3, warmup_steps=0, eval_every=0,
+        strategy="fsdp", world_size=2, batch_size=16, steps=4, learning_rate=1e-3, warmup_steps=0, eval_every=0,
         use_mixed_precision=False,
     )  # fmt: skip
 
