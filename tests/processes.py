@@ -1,17 +1,9 @@
-"""Questions about processes that tests ask, and an environment for those that they start."""
+"""Questions about processes that tests ask."""
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
-
-TESTS = Path(__file__).parent
-
-
-def quick_environment() -> dict[str, str]:
-    """An environment whose fork server warms up in half the time, for tests of processes that only live and end."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [TESTS.parent, TESTS / "without_deepspeed"]))}
 
 
 def becomes_true(fact, seconds: float = 20.0) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch.multiprocessing
 from jupyter_client import KernelManager
-from processes import becomes_true, children, is_running, quick_environment
+from processes import becomes_true, children, is_running
 
 import labs
 from labs import folders, forkserver
@@ -37,10 +37,9 @@ def left_in(place: Path) -> list[str]:
     return [path.name for path in place.iterdir()]
 
 
-def run_python(source: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess:
+def run_python(source: str, **options) -> subprocess.CompletedProcess:
     command = [sys.executable, "-c", source]
-    env = env or quick_environment()
-    return subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=ROOT, env=env)
+    return subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=ROOT, **options)
 
 
 class Notebook:
@@ -48,7 +47,7 @@ class Notebook:
 
     def __init__(self):
         self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel(cwd=str(ROOT), env=quick_environment())
+        self.manager.start_kernel(cwd=str(ROOT))
         self.client = self.manager.blocking_client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
@@ -210,8 +209,7 @@ def test_a_script_needs_no_main_guard_and_leaves_nothing(place, tmp_path):
         "def work():\n    return Point().x\n"
         "print(labs.launch(work))\nlabs.start(__import__('time').sleep, 1000)\n"
     )
-    command = [sys.executable, str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=quick_environment())
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=150)
     assert done.stdout.splitlines() == ["once", "[3, 3]"]
     assert "Traceback" not in done.stderr and done.returncode == 0
     assert left_in(place) == []

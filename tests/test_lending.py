@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import becomes_true, children, is_running, quick_environment
+from processes import becomes_true, children, is_running
 
 import labs
 from labs import forkserver, lending
 
+ROOT = Path(labs.__file__).parent.parent
 LAUNCH = """
 import labs, os
 from labs import forkserver
@@ -28,7 +29,7 @@ def lender(nothing_left):
 
 def borrow(source: str, server, folder: Path) -> str:
     """Run a program that finds the offer of a server; returns what it prints."""
-    environment = {**quick_environment(), **lending.offer(server), "TMPDIR": str(folder)}
+    environment = {**os.environ, **lending.offer(server), "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", source]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
     assert "Traceback" not in done.stderr, done.stderr
