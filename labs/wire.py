@@ -126,8 +126,9 @@ class WireMeter:
             self._sent += now[inode].sent_bytes - before[inode].sent_bytes
             self._received += now[inode].received_bytes - before[inode].received_bytes
         for inode in now.keys() - before.keys():
-            self._sent += now[inode].sent_bytes
-            self._received += now[inode].received_bytes
+            if now[inode].sent_bytes and now[inode].received_bytes:  # else a greeting, or a stranger at gloo's door
+                self._sent += now[inode].sent_bytes
+                self._received += now[inode].received_bytes
         self._since = None
 
     def _read(self) -> dict[int, SocketBytes]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -167,9 +168,15 @@ def test_a_run_starts_without_a_place_for_its_progress(monkeypatch):
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """Return a port outside the range from which systems hand out ports, so that nobody is given it meanwhile."""
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+                return port
+            except OSError:  # somebody listens there
+                continue
+    raise AssertionError("none of 100 ports is free")
 
 
 @pytest.mark.parametrize(("strategy", "ranks_per_node"), [("ddp", 2), ("zero3", 1)])

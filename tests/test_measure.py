@@ -1,5 +1,7 @@
 """Laws of the meters: sockets against arithmetic on real ranks; bytes of tensors against hand counts."""
 
+import os
+import socket
 import time
 
 import pytest
@@ -96,6 +98,31 @@ def test_metrics_and_pauses_stand_outside_the_count():
         assert measured == (gloo_sent_bytes(twice, rank), gloo_received_bytes(twice, rank))
         assert recording.counts() == {"all_reduce": 2}
         assert (num_own, num_all) == (1, 2)  # one connection to the other rank in each of the two groups
+
+
+def work_beside_a_stranger():
+    """Weigh an all-reduce while a program knocks that takes gloo's port for its own rendezvous store."""
+    meter, strangers = WireMeter(new_instrument_group()), []
+    meter.start()
+    for descriptor in range(3, 200):
+        try:
+            with socket.socket(fileno=os.dup(descriptor)) as door:
+                if door.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and door.family != socket.AF_UNIX:
+                    strangers.append(socket.create_connection(door.getsockname()[:2], timeout=10))
+                    strangers[-1].sendall(bytes(10))  # what a TCPStore says first
+        except OSError:
+            continue
+    while len(tcp_sockets()) < 2 + 2 * len(strangers):  # until gloo has let them in
+        time.sleep(0.01)
+    dist.all_reduce(torch.ones(1000))
+    return len(strangers), meter.stop()
+
+
+def test_a_stranger_who_connects_to_a_rank_is_not_counted():
+    reduced = Collective("all_reduce", 4000, 2)
+    for rank, (num_strangers, measured) in enumerate(labs.launch(work_beside_a_stranger, world_size=2)):
+        assert num_strangers >= 1
+        assert measured == (gloo_sent_bytes(reduced, rank), gloo_received_bytes(reduced, rank))
 
 
 def issue_one_of_each():
