@@ -14,6 +14,7 @@ _ROOMS = {
     "Run": "labs.launcher",
     "RankFailed": "labs.failures",
     "RankTimeout": "labs.failures",
+    "RankDeadlock": "labs.failures",
     "RunCancelled": "labs.failures",
     "CannotSend": "labs.failures",
     "ConfigError": "labs.errors",

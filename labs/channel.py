@@ -18,6 +18,7 @@ _MOST_BYTES_AT_ONCE = 64 << 20  # one rank that floods its channel must not star
 
 # What the parent may ask of a rank, one byte each.
 REPORT = b"?"
+LOOK = b"~"
 LEAVE = b"."
 
 
@@ -52,7 +53,7 @@ class Channel:
             self._end.sendall(data)
 
     def wait_for_request(self) -> bytes:
-        """Return REPORT, LEAVE, or b"" when the parent is gone."""
+        """Return REPORT, LOOK, LEAVE, or b"" when the parent is gone."""
         try:
             return self._end.recv(1)
         except OSError:

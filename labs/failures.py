@@ -62,6 +62,10 @@ class RankTimeout(LaunchError):
         self.collectives = collectives or {}
 
 
+class RankDeadlock(RankTimeout):
+    """No rank can go on, seen before the deadline; `stacks` and `collectives` as in RankTimeout."""
+
+
 class RunCancelled(LaunchError):
     """The run was cancelled before its end."""
 

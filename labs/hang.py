@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from labs.failures import RankTimeout, name_ranks, parse_stack, render_frames
+from labs.failures import RankDeadlock, RankTimeout, name_ranks, parse_stack, render_frames
 
 _DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "Long": "int64", "Int": "int32", "Byte": "uint8"}
 
@@ -57,6 +57,26 @@ class Standing:
 
 
 def explain_timeout(standings: list[Standing], seconds: float) -> RankTimeout:
+    """Explain a run that the deadline ended, a paragraph a rank."""
+    paragraphs, stacks, collectives = _paragraphs(standings)
+    text = f"after {seconds:g} s {name_ranks(_late(standings))} had not finished.\n{paragraphs}"
+    return RankTimeout(f"{text} If the work is only slow, raise timeout_seconds.", stacks, collectives)
+
+
+def explain_deadlock(standings: list[Standing]) -> RankDeadlock:
+    """Explain a run in which every rank has returned or waits for another, a paragraph a rank."""
+    late = _late(standings)
+    waits = "waits" if len(late) == 1 else "wait"
+    whom = "one another" if len(late) == len(standings) > 1 else "what no rank will send"
+    paragraphs, stacks, collectives = _paragraphs(standings)
+    return RankDeadlock(f"{name_ranks(late)} {waits} for {whom}: no rank can go on.\n{paragraphs}", stacks, collectives)
+
+
+def _late(standings: list[Standing]) -> list[int]:
+    return [standing.rank for standing in standings if not standing.returned]
+
+
+def _paragraphs(standings: list[Standing]) -> tuple[str, dict[int, str], dict[int, str]]:
     """Write one paragraph a rank: its state, its last collective, its stack cut to the learner's lines."""
     collectives = {standing.rank: _last_words(standing, standings) for standing in standings}
     stacks = {s.rank: "\n".join(render_frames(parse_stack(s.stack, s.thread_id))) for s in standings}
@@ -65,12 +85,8 @@ def explain_timeout(standings: list[Standing], seconds: float) -> RankTimeout:
         paragraphs.append(f"rank {standing.rank}: {collectives[standing.rank]}")
         if not standing.returned:
             paragraphs.append(stacks[standing.rank] or "  (it did not answer; is its process stopped?)")
-    late = [s.rank for s in standings if not s.returned]
-    text = (
-        f"after {seconds:g} s {name_ranks(late)} had not finished.\n" + "\n".join(paragraphs) + "\n"
-        "Every rank must issue the same collectives in the same order. If the work is only slow, raise timeout_seconds."
-    )
-    return RankTimeout(text, stacks, collectives)
+    paragraphs.append("Every rank must issue the same collectives in the same order.")
+    return "\n".join(paragraphs), stacks, collectives
 
 
 def _last_words(standing: Standing, standings: list[Standing]) -> str:

@@ -19,6 +19,7 @@ from labs.job import Job, make_job
 from labs.pickling import load
 from labs.supervisor import Crew
 
+_STATES = {RankTimeout: "timeout", RunCancelled: "cancelled"}
 _runs: weakref.WeakSet[Run] = weakref.WeakSet()
 
 
@@ -105,7 +106,7 @@ class Run:
             self.state = "done"
         except BaseException as error:
             self._error = error
-            self.state = {RankTimeout: "timeout", RunCancelled: "cancelled"}.get(type(error), "failed")
+            self.state = next((word for kind, word in _STATES.items() if isinstance(error, kind)), "failed")
         finally:
             self._hide_notice()
             self._waker.close()
@@ -133,7 +134,8 @@ def start(
 
     `function` may be defined in a notebook cell; in it torch.distributed is initialised. It may also be a
     ModelTrainingConfig: then the training loop runs, on the config's own world_size. `timeout_seconds` counts from when
-    all ranks have joined (60 unless said otherwise), for a config from its last record (300). `on_record(rank, record)`
+    all ranks have joined (60 unless said otherwise), for a config from its last record (300); ranks that wait for one
+    another are ended at once (Linux). `on_record(rank, record)`
     and `on_end(run)` are called on the supervisor's thread. What ranks print is shown as it arrives.
     Raises ValueError or TypeError for bad arguments, CannotSend for what cannot be pickled.
     """

@@ -23,10 +23,11 @@ from datetime import timedelta
 from multiprocessing import forkserver
 from pathlib import Path
 
-from labs.channel import LEAVE, REPORT, Channel, LineStream
+from labs.channel import LEAVE, LOOK, REPORT, Channel, LineStream
 from labs.failures import CannotSend, Failure, describe
 from labs.hang import last_collectives
 from labs.pickling import dump_value, load_call
+from labs.standstill import look
 
 JOB_NAME = "job.pickle"
 _PR_SET_PDEATHSIG = 1
@@ -190,10 +191,10 @@ def _die_with_fork_server() -> None:
 
 
 def _answer_parent(channel: Channel) -> None:
-    """Leave when told, end when the parent is gone, report the last collectives when asked."""
-    while (request := channel.wait_for_request()) == REPORT:
+    """Leave when told, end when the parent is gone, look or report the last collectives when asked."""
+    while (request := channel.wait_for_request()) in (LOOK, REPORT):
         with contextlib.suppress(OSError):
-            channel.send("collectives", last_collectives())
+            channel.send(*(("look", look()) if request == LOOK else ("collectives", last_collectives())))
     if request == LEAVE:
         os._exit(0)
     os.killpg(0, signal.SIGKILL)

@@ -25,7 +25,8 @@ from labs.failures import (
     render_failure,
 )
 from labs.forkserver import ForkedProcess, Server
-from labs.hang import Standing, explain_timeout
+from labs.hang import Standing, explain_deadlock, explain_timeout
+from labs.standstill import LOOK_SECONDS, Look, Watch
 
 JOIN_SECONDS = 120.0  # forking and meeting take well under a second; a machine that swaps needs more
 ECHO_SECONDS = 2.0  # how long to look for the cause after an error that only says "the other one has gone"
@@ -47,6 +48,7 @@ class Member:
     failure: Failure | None = None
     exit_code: int | None = None
     collectives: tuple | None = None
+    look: Look | None = None
 
     @property
     def joined(self) -> bool:
@@ -70,6 +72,7 @@ class Crew:
     selector: selectors.DefaultSelector = field(default_factory=selectors.DefaultSelector)
     joined_at: float | None = None
     news_at: float = 0.0
+    watch: Watch = field(default_factory=Watch)
 
     def run(self, watcher, wake_up: socket.socket) -> list[bytes]:
         """Start the ranks and return the pickled value of each.
@@ -87,10 +90,12 @@ class Crew:
                 self._fork(rank)
             self.news_at = time.monotonic()
             while not all(member.value is not None for member in self.members):
-                self._listen(min(1.0, max(0.0, self._deadline() - time.monotonic())))
+                self._listen(min(LOOK_SECONDS, max(0.0, self._deadline() - time.monotonic())))
                 self._give_up()
-                failed = self._raise_failure()
-                if not failed and time.monotonic() >= self._deadline() and (timeout := self._timeout()):
+                if self._raise_failure():
+                    continue
+                is_deadlock = self.joined_at is not None and self.watch.is_deadlock(self.members)
+                if (is_deadlock or time.monotonic() >= self._deadline()) and (timeout := self._timeout(is_deadlock)):
                     raise timeout
             return [member.value for member in self.members]
         finally:
@@ -155,6 +160,8 @@ class Crew:
             member.failure = Failure(failure.headline, failure.frames, failure.is_echo, message.seconds, failure.cause)
         elif message.kind == "collectives":
             member.collectives = message.payload
+        elif message.kind == "look":
+            member.look = message.payload
         else:
             self.news_at = time.monotonic()
             self.watcher.on_message(member.rank, message)
@@ -186,7 +193,7 @@ class Crew:
         text = render_failure(failure)
         raise RankFailed(f"{name_ranks(company)} of {self.world_size} failed\n{text}", company[0], text)
 
-    def _timeout(self) -> RankTimeout | None:
+    def _timeout(self, is_deadlock: bool) -> RankTimeout | None:
         """Ask every rank where it stands, then explain; None if all have come to an end in that moment."""
         for member in self.members:
             member.inbox.ask(REPORT)
@@ -202,6 +209,8 @@ class Crew:
             Standing(m.rank, m.joined, m.value is not None, self._file(m, "stack"), m.thread_id, m.collectives)
             for m in self.members
         ]
+        if is_deadlock:
+            return explain_deadlock(standings)
         return explain_timeout(standings, self.timeout_seconds if self.joined_at else JOIN_SECONDS)
 
     def _file(self, member: Member, name: str) -> str:

@@ -64,7 +64,7 @@ def test_no_judge_can_be_fooled_by_two_totals_that_look_alike():
 def test_the_evidence_of_a_deadlock_is_the_line_of_each_rank():
     hanging = next(m for m in MISTAKES if m.answer.__name__ == "scatter_all_send_first")
     verdict = verdict_on(hanging)
-    assert "did not come back within 4 s" in verdict.found
+    assert "did not come back: ranks 0, 1, 2, 3 wait for one another: no rank can go on." in verdict.found
     assert verdict.found.count("dist.send(") == 4, verdict.found
 
 

@@ -15,7 +15,7 @@ FLOORS = {
     2: "workload data measure recorder wire collectives timeline gathered replay sharded_step peaks",
     3: "strategies",
     4: "train traced stopping observe rank launcher forkserver lending preload supervisor channel failures hang"
-    " pickling job folders notice",
+    " standstill pickling job folders notice",
     5: "plots widgets checks panel progress progress_file predictions lessons doctor bench"
     " train_command explain_command __main__",
 }

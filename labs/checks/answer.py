@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labs.failures import CannotSend, Failure, RankFailed, RankTimeout, describe, render_failure
+from labs.failures import CannotSend, Failure, RankDeadlock, RankFailed, RankTimeout, describe, render_failure
 
 STUB_TEXT = "put your answer in place of this line"  # what an exercise raises as NotImplementedError until it is solved
 LIMIT_SECONDS = 15.0
@@ -82,7 +82,10 @@ def outcomes(answer: Answer, cases: Sequence[tuple], limit_seconds: float = LIMI
         if is_machine_at_fault(error):
             raise
         where = "\n".join(error.stacks.values())
-        raise AnswerEndless(f"It was stopped after {limit_seconds:g} s, in this line:\n{where}") from None
+        why = f"It was stopped after {limit_seconds:g} s"
+        if isinstance(error, RankDeadlock):
+            why = "It waits for what never comes"
+        raise AnswerEndless(f"{why}, in this line:\n{where}") from None
     except RankFailed as error:
         raise AnswerRaised(learners_lines(error.traceback)) from None
 

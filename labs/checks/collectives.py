@@ -107,7 +107,7 @@ def _judge(answer, task: Task) -> Verdict:
 
 def _hung(error: RankTimeout, case: Case) -> Verdict:
     lines = [f"rank {rank}: {_where(error, rank)}" for rank in error.stacks]
-    found = f"On {case.name}, your function did not come back within {LIMIT_SECONDS:g} s.\n" + "\n".join(lines)
+    found = f"On {case.name}, your function did not come back: {str(error).splitlines()[0]}\n" + "\n".join(lines)
     waiting = " ".join(error.stacks.values())
     hint = (
         "Each rank waits for another. send may return only when its receiver is there: if all ranks send first, nobody "

@@ -1,0 +1,110 @@
+"""A deadlock is told at once, and whatever can still go on is left alone."""
+
+import sys
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import labs
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not show what threads do")
+LONG_SECONDS = 150.0  # far beyond what any of these takes: whoever waits for the deadline fails by the test's own limit
+
+
+def ring():
+    rank, size, got = dist.get_rank(), dist.get_world_size(), torch.empty(1)
+    dist.send(torch.ones(1), (rank + 1) % size)
+    dist.recv(got, (rank - 1) % size)
+
+
+def one_alone():
+    if dist.get_rank() == 1:
+        dist.barrier()
+
+
+def different_collectives():
+    if dist.get_rank() == 0:
+        dist.barrier()
+    else:
+        dist.all_reduce(torch.ones(1))
+
+
+def requests():
+    dist.irecv(torch.empty(1), 1 - dist.get_rank()).wait()
+
+
+def once_more_after_work():
+    dist.all_reduce(torch.ones(1000))
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(1000))
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (ring, "ranks 0, 1 wait for one another: no rank can go on."),
+        (one_alone, "rank 1 waits for what no rank will send: no rank can go on."),
+        (different_collectives, "ranks 0, 1 wait for one another: no rank can go on."),
+        (requests, "ranks 0, 1 wait for one another: no rank can go on."),
+        (once_more_after_work, "rank 0 waits for what no rank will send: no rank can go on."),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+@pytest.mark.timeout(LONG_SECONDS - 30)
+def test_ranks_that_wait_for_one_another_are_told_before_the_deadline(function, words, nothing_left):
+    with pytest.raises(labs.RankDeadlock) as caught:
+        labs.launch(function, timeout_seconds=LONG_SECONDS)
+    assert str(caught.value).splitlines()[0] == words
+    assert set(caught.value.stacks) == {0, 1} and "timeout_seconds" not in str(caught.value)
+
+
+def late_rank():
+    if dist.get_rank() == 1:
+        time.sleep(2)  # longer than it takes to be certain of a deadlock
+    dist.barrier()
+
+
+def late_thread():
+    """Both main threads wait for the other rank; a thread of one of them sends."""
+    got, rank = torch.zeros(1), dist.get_rank()
+    if rank == 1:
+        threading.Timer(2, dist.send, (torch.ones(1), 0)).start()
+    dist.recv(got, 1 - rank)
+    if rank == 0:
+        dist.send(got, 1)
+
+
+def late_child():
+    """A process that a rank has started may do anything."""
+    import subprocess
+
+    child = subprocess.Popen(["sleep", "2"])
+    if dist.get_rank() == 1:
+        child.wait()
+    dist.barrier()
+
+
+def large_tensors():
+    tensor = torch.ones(40_000_000)
+    for _ in range(2):
+        dist.all_reduce(tensor)
+
+
+@pytest.mark.parametrize("function", [late_rank, late_thread, late_child, large_tensors], ids=lambda f: f.__name__)
+def test_ranks_that_can_go_on_do(function):
+    assert labs.launch(function, timeout_seconds=LONG_SECONDS) == [None, None]
+
+
+def test_a_rank_that_waits_for_something_else_is_left_to_the_deadline():
+    def work():
+        if dist.get_rank() == 0:
+            threading.Event().wait()
+        else:
+            dist.barrier()
+
+    with pytest.raises(labs.RankTimeout, match="after 3 s ranks 0, 1 had not finished") as caught:
+        labs.launch(work, timeout_seconds=3)
+    assert not isinstance(caught.value, labs.RankDeadlock)
