@@ -273,6 +273,17 @@ def test_a_dark_page_shows_its_pictures_dark(lab):
     lab.page.locator("body[data-jp-theme-light='true']").wait_for(state="attached")
 
 
+def test_a_narrow_page_cuts_no_name_of_a_tab(lab, page):
+    page.set_viewport_size({"width": 900, "height": 720})
+    tabs = lab.cell.locator(".lm-TabBar-tabLabel").evaluate_all(
+        "labels => labels.map(label => [label.innerText, label.scrollWidth - label.parentElement.clientWidth,"
+        " label.getBoundingClientRect().right - label.closest('.widget-tab').getBoundingClientRect().right])"
+    )
+    assert len(tabs) == 9 and all(cut <= 0 and beyond <= 0 for _, cut, beyond in tabs), tabs
+    lab.notebook.picture("13-narrow")
+    page.set_viewport_size({"width": 1280, "height": 720})
+
+
 def test_a_slider_of_the_memory_explorer_is_dragged_and_the_answer_follows(lab, notebook):
     explorer = notebook.run(1)
     explorer.get_by_text("It fits").or_(explorer.get_by_text("break it")).first.wait_for()

@@ -63,7 +63,13 @@ class KeptRuns:
         text = widgets.Text(name, description="name", continuous_update=False, style=style, layout={"width": "330px"})
         button = widgets.Button(description="Remove", icon="trash", layout={"width": "100px"})
         about = widgets.Label(f"{len(result.steps)} steps, last loss {result.losses[-1]:.4f}")
-        row = Row(result, overlay, text, button, widgets.HBox([overlay, text, about, button]))
+        row = Row(
+            result,
+            overlay,
+            text,
+            button,
+            widgets.HBox([overlay, text, about, button], layout={"flex_flow": "row wrap"}),
+        )
         overlay.observe(lambda change: self._on_change(), names="value")
         text.observe(lambda change: self._rename(row, change["new"], change["old"]), names="value")
         button.on_click(lambda clicked: self._remove(row))

@@ -13,6 +13,11 @@ LOOK = """<style>
 [data-jp-theme-light="false"] .labs-picture,
 [data-jp-theme-light="false"] .labs-picture img { filter: invert(0.92) hue-rotate(180deg) brightness(1.15); }
 .labs-line .widget-html-content { line-height: 1.4; white-space: normal; }
+.labs-screen .jupyter-widget-tab > .lm-TabBar { height: auto; max-height: none; min-height: 0; flex: 0 0 auto;
+  contain: none; }
+.labs-screen .jupyter-widget-tab > .lm-TabBar .lm-TabBar-content { flex-wrap: wrap; }
+.labs-screen .jupyter-widget-tab > .lm-TabBar .lm-TabBar-tab { flex: 0 0 auto; min-width: 0; }
+.labs-screen .widget-html { overflow-x: auto; }
 .labs-screen pre.labs-code { user-select: all; white-space: pre-wrap; word-break: normal; overflow-wrap: normal;
   line-height: 1.35; margin: 2px 0 8px; font-size: 12px; }
 </style>"""
