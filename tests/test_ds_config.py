@@ -174,6 +174,7 @@ BAD = {
     "good.json --params -7": "no number of parameters",
     "good.json --accelerator tpu": "invalid choice",
     "good.json --quiet": "unrecognized arguments",
+    "/dev/zero": "more than 10,000,000 characters",
 }
 
 
@@ -187,6 +188,13 @@ def test_an_option_that_cannot_be_is_refused_in_one_sentence_and_status_2(option
         status = end.code
     error = capsys.readouterr().err
     assert status == 2 and BAD[options] in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("key", [1, None, True, ("a",), 1.5])
+def test_a_key_that_is_no_text_is_a_key_that_deepspeed_ignores(key):
+    for config in ({**MICRO, key: 2}, {**MICRO, "aio": {key: 2}}, {**MICRO, "optimizer": {"type": "Adam", key: 2}}):
+        assert refusal(config) is None
+        assert say_everything(judge(config)).of_level("warning")[0].what == "it has no effect"
 
 
 @pytest.mark.parametrize("source", [None, 5, [MICRO], b"x.json", "\x00", "x" * 5000])

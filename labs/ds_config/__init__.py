@@ -1,7 +1,7 @@
 """Reads a DeepSpeed config and says what it will really do. Truth is DeepSpeed 0.19.8. No torch.
 
 `explain` reads as DeepSpeed reads (reader.py), counts bytes (memory.py), and looks for what DeepSpeed
-takes without doing it (findings.py, stage_findings.py).
+takes without doing it (findings.py, stage_findings.py) or stops at later (start_findings.py).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from labs.ds_config.reader import read
 from labs.ds_config.refusals import LEVELS, Finding, shown
 from labs.ds_config.settings import effective
 from labs.ds_config.stage_findings import RULES as STAGE_RULES
+from labs.ds_config.start_findings import RULES as START_RULES
 from labs.ds_config.text import as_html, as_text
 from labs.errors import ConfigError
 from labs.records import strict_json
@@ -92,10 +93,10 @@ def explain(
     ranks = _data_parallel_ranks(config if isinstance(source, dict) else {}, world_size, refusals)
     found = read(_filled(config) if trainer else config, ranks, accelerator or this_accelerator())
     findings = [*refusals, *found.refusals]
-    findings += [finding for rule in (*RULES, *STAGE_RULES) for finding in rule(found)]
+    findings += [finding for rule in (*RULES, *STAGE_RULES, *START_RULES) for finding in rule(found)]
     holds = effective(found)
     if trainer and found.config != config:
-        findings = [_FILLED, *(finding for finding in findings if not is_auto(config.get(finding.key)))]
+        findings = [_FILLED, *(finding for finding in findings if not _is_auto_at(config, finding.key))]
         holds |= {name: "auto" for name in holds if _is_auto_in(config, name)}
     findings.sort(key=lambda finding: LEVELS.index(finding.level))
     memory = rank_memory(found, round(params)) if params else None
@@ -139,6 +140,14 @@ def _filled(config: dict) -> dict:
     if not any(key in filled for key in BATCH[:2]) and any(is_auto(config.get(key)) for key in BATCH):
         filled[BATCH[1]] = 1
     return filled
+
+
+def _is_auto_at(config: dict, path: str) -> bool:
+    """Whether a setting is "auto" in a config, named by its path such as scheduler.params.total_num_steps."""
+    value = config
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return is_auto(value)
 
 
 def _is_auto_in(config: dict, setting: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from labs.ds_config.refusals import Finding
 from labs.errors import ConfigError
 
-LARGEST_BYTES = 10_000_000  # configs have some thousand
+MOST_CHARACTERS = 10_000_000  # configs have some thousand
 
 
 def read_file(path: str | os.PathLike) -> tuple[dict, list[Finding]]:
@@ -34,9 +34,11 @@ def read_file(path: str | os.PathLike) -> tuple[dict, list[Finding]]:
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise ConfigError(f"{path} has more than {LARGEST_BYTES:,} bytes; a config has some thousand")
-        return path.read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read(MOST_CHARACTERS + 1)  # a device gives them without end
+        if len(text) > MOST_CHARACTERS:
+            raise ConfigError(f"{path} has more than {MOST_CHARACTERS:,} characters; a config has some thousand")
+        return text
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist; give the path of a ds_config.json") from None
     except IsADirectoryError:

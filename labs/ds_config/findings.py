@@ -26,10 +26,11 @@ def unknown_keys(found: Reading) -> Iterator[Finding]:
     for key, value in found.config.items():
         if key == "allgather_size" and found.config.get("zero_optimization") is True:
             continue  # the companion of the oldest format
+        key = str(key)
         if key not in TOP_LEVEL and key not in _REFUSED and not is_comment(key):
             yield _ignored("", key)
         elif key in READ and isinstance(value, dict):
-            yield from (_ignored(key, inner) for inner in value if inner not in READ[key].split())
+            yield from (_ignored(key, str(inner)) for inner in value if inner not in READ[key].split())
 
 
 def _ignored(block: str, key: str) -> Finding:
@@ -58,9 +59,9 @@ def autos(found: Reading) -> Iterator[Finding]:
     """ "auto" anywhere but in the batch keys, which the batch arithmetic refuses."""
     for key, value in found.config.items():
         if is_auto(value) and key not in BATCH:
-            yield _auto_at_top(key)
+            yield _auto_at_top(str(key))
         elif isinstance(value, dict) and key not in AUTO_IS_A_VALUE:
-            yield from _autos_in(key, value)
+            yield from _autos_in(str(key), value)
 
 
 def _autos_in(block: str, given: dict) -> Iterator[Finding]:

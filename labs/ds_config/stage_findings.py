@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from labs.ds_config.blocks import Zero, is_auto
 from labs.ds_config.reading import Reading
 from labs.ds_config.refusals import Finding, shown
+from labs.ds_config.start_findings import is_optimizer
 
 # The stages at which a key of zero_optimization is used; a key that is not listed is used at all of them, or by none.
 _FLAT = """reduce_scatter allgather_bucket_size use_multi_rank_bucket_allreduce ignore_unused_parameters
@@ -89,7 +90,11 @@ def untested_optimizer(found: Reading) -> Iterator[Finding]:
     name = optimizer.get("type") if isinstance(optimizer, dict) else None
     if not found.zero or found.zero.stage == 0 or not isinstance(name, str):
         return
-    if name.lower() not in (*DEEPSPEEDS, "muon") and not found.config.get("zero_allow_untested_optimizer", False):
+    if (
+        is_optimizer(name)
+        and name.lower() not in (*DEEPSPEEDS, "muon")
+        and not found.config.get("zero_allow_untested_optimizer", False)
+    ):
         why = "deepspeed.initialize stops: ZeRO is not tested with it"
         fix = "write zero_allow_untested_optimizer: true, or AdamW"
         yield Finding("warning", "optimizer.type", f"ZeRO does not take {shown(name)}", why, fix)
