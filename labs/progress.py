@@ -8,11 +8,13 @@ import json
 import sys
 import types
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from labs.checks.card import COLORS
 from labs.checks.exercise import all_exercises, find_exercise
 from labs.checks.verdict import SIGNS
 from labs.progress_file import NEW, ROOT, Entry, progress_file
+from labs.roster import read_roster
 
 
 @dataclass(frozen=True)
@@ -134,13 +136,21 @@ def _html_words(standing: Standing) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the board (--json for an instructor), or forget one exercise first (--reset)."""
+    """Print the board, or a group's from the files of all its learners; or forget one exercise first (--reset)."""
     parser = argparse.ArgumentParser(prog="python -m labs progress", description="Show which exercises are solved.")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="a group's: what --json printed, a file each"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for an instructor")
     parser.add_argument("--reset", metavar="LESSON.EXERCISE", help="forget one exercise")
     options = parser.parse_args(arguments)
+    if options.files and options.reset:
+        parser.error("--reset changes your own progress, FILE shows that of others; give one of them")
     try:
-        found = reset(options.reset) if options.reset else board()
+        if options.files:
+            found = read_roster(options.files, _titles())
+        else:
+            found = reset(options.reset) if options.reset else board()
     except ValueError as error:
         print(f"progress: {error}", file=sys.stderr)
         return 2

@@ -55,7 +55,11 @@ class Kept:
 
 
 class _Damaged(Exception):
-    """The file is there, and is not what was written."""
+    """The file is there, and is not what this course writes; the text says in what way."""
+
+
+class _OtherVersion(ValueError):
+    """A whole file, of another version of the course."""
 
 
 class ProgressFile:
@@ -109,40 +113,43 @@ class ProgressFile:
 
     def _load(self) -> Kept:
         try:
-            return Kept(_parsed(self.path.read_text(encoding="utf-8")))
+            return Kept(parsed(self.path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return Kept({})
         except OSError as error:
             return Kept({}, f"progress in {self.path} could not be read: {error.strerror or error}")
+        except _OtherVersion as error:
+            raise _Damaged(f"is of {error}") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise _Damaged from error
+            raise _Damaged("was damaged") from error
 
     def _load_or_set_aside(self) -> Kept:
         try:
             return self._load()
-        except _Damaged:
-            return Kept({}, self._set_aside())
+        except _Damaged as reason:
+            return Kept({}, self._set_aside(str(reason)))
 
-    def _set_aside(self) -> str:
-        """Move a damaged file out of the way: nothing of it is lost."""
+    def _set_aside(self, reason: str) -> str:
+        """Move a file that cannot be read out of the way: nothing of it is lost."""
         number = 1
         while (aside := self.path.with_name(f"{self.path.name}.damaged-{number}")).exists():
             number += 1
         try:
             os.replace(self.path, aside)
         except OSError:
-            return f"the progress file {self.path} is damaged and was left alone"
-        return f"the progress file was damaged; it was set aside as {aside.name}, and a new one begun"
+            return f"the progress file {self.path} {reason}, and was left alone"
+        return f"the progress file {reason}; it was set aside as {aside.name}, and a new one begun"
 
     def _save(self, entries: dict[str, Entry]) -> None:
         data = {"version": VERSION, "exercises": {name: asdict(entry) for name, entry in sorted(entries.items())}}
         write_whole(self.path, json.dumps(data, indent=1) + "\n")
 
 
-def _parsed(text: str) -> dict[str, Entry]:
+def parsed(text: str) -> dict[str, Entry]:
+    """Return what the text of a progress file keeps. Raises ValueError and its like for any other text."""
     data = json.loads(text)
     if data["version"] != VERSION:
-        raise ValueError(f"version {data['version']}")
+        raise _OtherVersion(f"version {data['version']}, and this course reads version {VERSION}")
     entries = {name: Entry(**entry) for name, entry in data["exercises"].items()}
     for entry in entries.values():
         if not (entry.best in ORDER and entry.latest in ORDER and isinstance(entry.attempts, int)):

@@ -104,7 +104,6 @@ def test_threads_of_one_kernel_lose_nothing(kept):
         "{",
         "[]",
         '{"version": 1}',
-        '{"version": 99, "exercises": {}}',
         '{"version": 1, "exercises": {"start_here.global_sum": {"best": "great"}}}',
         '{"version": 1, "exercises": {"start_here.global_sum": null}}',
         "\udcff\udcfe",
@@ -118,6 +117,13 @@ def test_a_damaged_file_is_set_aside_and_said(kept, damage):
     assert aside.read_bytes() == damage.encode("utf-8", "surrogateescape")
     progress_file().record(SUM, "passed")
     assert labs.progress().note == "" and "1 of" in str(labs.progress())
+
+
+def test_a_file_of_another_version_is_set_aside_and_not_called_damaged(kept):
+    kept.write_text('{"version": 99, "exercises": {}}')
+    note = labs.progress().note
+    assert "is of version 99, and this course reads version 1; it was set aside" in note and "damaged;" not in note
+    assert kept.with_name("progress.json.damaged-1").exists()
 
 
 def test_a_check_that_finds_damage_says_so_on_its_card_and_keeps_its_outcome(kept):
