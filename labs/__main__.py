@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from importlib import import_module
 
@@ -12,6 +13,7 @@ COMMANDS = {  # each module has main(arguments) -> exit status
     "progress": ("labs.progress", "show which exercises are solved"),
     "doctor": ("labs.doctor", "say whether this machine is ready, and which command mends it"),
 }
+MEND = "make lab installs everything into .venv; then source .venv/bin/activate, and the same command again"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,7 +24,18 @@ def main(arguments: list[str] | None = None) -> int:
     for name, (_, purpose) in COMMANDS.items():
         commands.add_parser(name, help=purpose, add_help=False)
     command = parser.parse_args(arguments[:1]).command
-    return import_module(COMMANDS[command][0]).main(arguments[1:])
+    try:
+        status = import_module(COMMANDS[command][0]).main(arguments[1:])
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except ModuleNotFoundError as error:
+        if error.name.partition(".")[0] == "labs":
+            raise
+        print(f"python -m labs {command} needs {error.name}, which {sys.executable} has not: {MEND}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

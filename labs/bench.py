@@ -100,6 +100,7 @@ def _spawned(rank: int, config_json: str, folder: str) -> None:
     from labs.rank import join_world
     from labs.train import train_rank
 
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the profiler's chatter; an error reaches the parent another way
     config = ModelTrainingConfig(**json.loads(config_json))
     world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": config.world_size, "LOCAL_WORLD_SIZE": config.world_size}
     os.environ.update({name: str(value) for name, value in world.items()})

@@ -83,6 +83,7 @@ def join_world(store_path: str | None = None, timeout_seconds: float = 1800.0) -
     torchrun's environment says, over NCCL where each rank has a GPU and gloo elsewhere.
     """
     global _info
+    _quiet()
     # Read when the group is made: the last collectives are kept, so that a hang can be explained.
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     import torch
@@ -129,7 +130,6 @@ def _work(seat: Seat, channel: Channel) -> None:
         _lend_to_main(function)
         os.environ.update(environment)
         _set_environment(seat)
-        _quiet()
         join_world(os.path.join(seat.folder, "store"), seat.gloo_timeout_seconds)
         channel.send("joined", threading.get_ident())
         _capture_prints(channel)

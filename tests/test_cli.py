@@ -204,6 +204,7 @@ def test_two_torchrun_agents_train_as_one_job(strategy, ranks_per_node, tmp_path
     assert [agent.returncode for agent in agents] == [0, 0], outputs
     printed = json.loads(outputs[0][0])
     assert outputs[1][0] == ""  # only rank 0 speaks
+    assert not any("Warning" in errors for _, errors in outputs), "ranks of torchrun are as quiet as those of a cell"
     from labs.launcher import launch
 
     here = launch(config)
@@ -211,3 +212,23 @@ def test_two_torchrun_agents_train_as_one_job(strategy, ranks_per_node, tmp_path
     assert printed["grad_norms"] == pytest.approx(here.grad_norms, rel=1e-5)
     assert [rank["predicted_bytes"] for rank in printed["traffic"]] == [r.traffic.predicted_bytes for r in here.ranks]
     assert [rank["sent_bytes"] for rank in printed["traffic"]] == [r.traffic.sent_bytes for r in here.ranks]
+
+
+@pytest.mark.parametrize("command", ["progress", "doctor --help"])
+def test_a_reader_who_leaves_gets_no_traceback(command):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "labs", *command.split()], cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["train", "explain x.json"])
+def test_a_python_without_the_packages_names_the_command_that_brings_them(command):
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "labs", *command.split()], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode != 0 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert "source .venv/bin/activate" in done.stderr and sys.executable in done.stderr
