@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import cos, pi
 from typing import Literal
 
@@ -66,8 +67,8 @@ class ModelTrainingConfig(FriendlyModel):
             given["model"] = ModelSpec(kind="mlp", num_layers=2, num_features=features, num_classes=classes)
         if isinstance(given.get("model"), str):
             given["model"] = ModelSpec.from_name(given["model"])
-        if isinstance(given.get("steps"), int):
-            given.setdefault("warmup_steps", min(10, max(0, given["steps"] // 10)))
+        with suppress(KeyError, TypeError, ValueError, OverflowError):  # refused further down
+            given.setdefault("warmup_steps", min(10, max(0, int(given["steps"]) // 10)))
         return given
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from labs.pickling import dump_call
+from labs.whole import problem_of_folder
 
 MOST_RANKS = 64
 _OPTIONS = ("world_size", "timeout_seconds", "on_record", "on_end")
@@ -52,6 +53,10 @@ def _training(config, arguments: tuple, world_size, timeout_seconds: float) -> J
     if world_size not in (None, config.world_size):
         remedy = f"try config.replace(world_size={world_size})"
         raise ValueError(f"world_size={world_size} is refused: the config says {config.world_size}; {remedy}")
+    if config.best_checkpoint and (problem := problem_of_folder(config.best_checkpoint)):
+        from labs.errors import ConfigError  # here: it brings pydantic, which a function needs not
+
+        raise ConfigError(f"best_checkpoint {config.best_checkpoint} {problem}")
 
     started_at = time.time()
 

@@ -19,14 +19,14 @@ class BestSoFar:
     """Follows the validation loss of a run; saves the weights of the best one where the config names a folder.
 
     The loss is a sum over all ranks, equal on each to the last bit, so all take the same decision without asking.
-    Raises ConfigError for a folder that holds something else: the best weights take the place of the whole folder.
+    The best weights take the place of the whole folder, so one that holds something else is refused.
     """
 
     def __init__(self, config: ModelTrainingConfig, engine: Engine, observer: Observer):
         self._config, self._engine, self._observer = config, engine, observer
         self._loss, self._num_worse = inf, 0
         self._folder = config.best_checkpoint and os.path.abspath(config.best_checkpoint)
-        if self._folder and (problem := problem_of_folder(self._folder)):
+        if self._folder and (problem := problem_of_folder(self._folder)):  # launch has looked, torchrun has not
             raise ConfigError(f"best_checkpoint {config.best_checkpoint} {problem}")
 
     def ends_run(self, record: EvalRecord) -> bool:

@@ -123,12 +123,22 @@ def _refuse_what_a_table_ignores(name: str | None, changes: dict, data: str) -> 
 
 def _read_file(path: str) -> dict:
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        data = json.loads(Path(path).read_text(encoding="utf-8-sig"), object_pairs_hook=_once_each)
+    except ConfigError:
+        raise
     except (ValueError, RecursionError) as problem:  # neither text nor JSON
         raise ConfigError(f"--config {path} is not a JSON file ({problem}); make one with --save") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path} holds a {type(data).__name__}, not an object of fields; see ModelTrainingConfig")
     return data["config"] if isinstance(data.get("config"), dict) else data
+
+
+def _once_each(pairs: list[tuple]) -> dict:
+    """Make an object of JSON; of a key that stands twice, nobody can say which one is meant."""
+    keys = [key for key, _ in pairs]
+    if twice := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
+        raise ConfigError(f"--config holds {twice[0]} twice; leave one of them")
+    return dict(pairs)
 
 
 def main(arguments: list[str]) -> int:

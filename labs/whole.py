@@ -40,7 +40,7 @@ def write_whole(path: str | os.PathLike, text: str) -> None:
 
 def problem_of_folder(folder: str | os.PathLike) -> str | None:
     """Say why a folder must not be replaced: it is a file, or holds what `put_in_place` has not put there."""
-    folder = Path(folder)
+    folder = Path(os.path.abspath(folder))
     if folder.exists() and not folder.is_dir():
         return "is a file, not a folder; name a new folder"
     if folder.is_dir() and not (folder / MARK).exists() and (found := sorted(os.listdir(folder))):

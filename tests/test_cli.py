@@ -133,6 +133,12 @@ def test_options_keep_what_they_do_not_name_of_the_model_in_a_config_file(tmp_pa
     assert {name: getattr(config.model, name) for name in expected} == expected
 
 
+def test_a_file_of_a_run_that_says_a_thing_twice_is_refused(tmp_path, capsys):
+    (tmp_path / "run.json").write_text('{"model": {"hidden_size": 32, "hidden_size": 64}}')
+    assert train("--config", str(tmp_path / "run.json")) == 2
+    assert "hidden_size twice" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("content", ['{"model": 3}', '{"model": []}', '{"data": []}', '{"model": {"kind": {}}}', "[1]"])
 @pytest.mark.parametrize("options", ["", "--hidden-size 32", "--data wine"])
 def test_a_config_file_of_wrong_types_is_refused_in_words(content, options, tmp_path, capsys):

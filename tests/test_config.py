@@ -186,3 +186,15 @@ def test_a_saved_run_that_lacks_its_ranks_is_an_error(tmp_path):
     data = {key: value for key, value in fake_result(steps=2).to_dict().items() if key != "ranks"}
     with pytest.raises(KeyError, match="ranks"):
         RunResult.from_dict(data)
+
+
+@pytest.mark.parametrize("steps", ["20", 20.0, 20])
+def test_steps_shorten_the_warm_up_however_they_are_written(steps):
+    assert ModelTrainingConfig(steps=steps).warmup_steps == 2
+
+
+@pytest.mark.parametrize("steps", [None, "many", 2.5, [3], float("inf"), {}])
+def test_what_is_no_number_of_steps_is_refused_by_its_own_name_alone(steps):
+    with pytest.raises(ConfigError, match=r"^steps=") as problem:
+        ModelTrainingConfig(steps=steps)
+    assert "warmup" not in str(problem.value)

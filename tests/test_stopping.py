@@ -147,6 +147,9 @@ def test_a_second_run_replaces_the_weights_of_the_first_and_no_folder_of_somebod
     launch(config.replace(strategy="fsdp", world_size=2, batch_size=8))
     assert not (folder / "state.pt").exists() and (folder / ".metadata").exists()
     (tmp_path / "thesis").write_text("words")
+    elsewhere = config.replace(best_checkpoint=str(tmp_path))
+    with pytest.raises(ConfigError, match="holds best, thesis; name a new folder"):
+        launch(elsewhere)  # before a rank is started
     with pytest.raises(RankFailed, match="holds best, thesis; name a new folder"):
-        launch(config.replace(best_checkpoint=str(tmp_path)))
+        launch(train_rank, elsewhere, world_size=1)  # as under torchrun
     assert (tmp_path / "thesis").read_text() == "words"
