@@ -1,4 +1,4 @@
-"""Lesson source -> learner and solution notebooks: `python -m labs.lessons build | check`.
+"""Lesson source -> learner and solution notebooks: `python -m labs.lessons build | check | time`.
 
 solutions/NN_name.md is the only source. From it come solutions/NN_name.ipynb (answers in place, executed, outputs kept)
 and notebooks/NN_name.ipynb (answers blanked, no outputs).
@@ -124,8 +124,8 @@ def blank(source: str) -> str:
     return "\n".join(lines)
 
 
-def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
-    """Run a copy of the notebook in `folder` and return it with tidy outputs.
+def execute(notebook: NotebookNode, folder: Path, record_timing: bool = False) -> NotebookNode:
+    """Run a copy of the notebook in `folder` and return it with tidy outputs, and on request with times of its cells.
 
     Raises LessonError when a cell fails that is not tagged raises-exception.
     """
@@ -135,7 +135,7 @@ def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
         timeout=CELL_TIMEOUT_SECONDS,
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},
-        record_timing=False,
+        record_timing=record_timing,
         store_widget_state=False,
     )
     search_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))  # this checkout's labs
@@ -198,8 +198,9 @@ def check(lessons: Iterable[Lesson]) -> list[str]:
 
 
 def build(lesson: Lesson, force: bool = False) -> list[Path]:
-    """Write the notebooks of a lesson that are out of step, executing the solution; returns what was written.
+    """Write the notebooks of a lesson that are out of step; returns what was written.
 
+    The solution is executed when its code changed, or `force` is on; a change of prose leaves the outputs as they are.
     Raises LessonError when a cell fails, or when the learner's notebook holds somebody's work and force is off.
     """
     written = []
@@ -207,7 +208,8 @@ def build(lesson: Lesson, force: bool = False) -> list[Path]:
         if not force and difference(path, expected) is None:
             continue
         if path == lesson.solution:
-            expected = execute(expected, path.parent)
+            kept = None if force else _with_kept_outputs(path, expected)
+            expected = kept or execute(expected, path.parent)
         elif not force and _holds_work(path):
             raise LessonError(
                 f"notebooks/{path.name} holds outputs, so somebody works in it; copy it, then try --force"
@@ -218,14 +220,26 @@ def build(lesson: Lesson, force: bool = False) -> list[Path]:
     return written
 
 
+def _with_kept_outputs(path: Path, expected: NotebookNode) -> NotebookNode | None:
+    """Return the notebook with the outputs that stand in the file, when only prose differs; None when code does."""
+    found, built = (nbformat.read(path, as_version=4).cells if path.exists() else []), copy.deepcopy(expected)
+    ran = [cell for cell in found if cell.cell_type == "code"]
+    to_run = [cell for cell in built.cells if cell.cell_type == "code"]
+    if [(cell.source, cell.metadata) for cell in ran] != [(cell.source, cell.metadata) for cell in to_run]:
+        return None
+    for cell, old in zip(to_run, ran, strict=True):
+        cell.outputs, cell.execution_count = old.outputs, old.execution_count
+    return built if all(cell.execution_count for cell in to_run) else None
+
+
 def _holds_work(path: Path) -> bool:
     return path.exists() and any(cell.get("outputs") for cell in nbformat.read(path, as_version=4).cells)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Build or check the notebooks; returns 1 when something is out of step or cannot be built."""
+    """Build, check or time the notebooks; returns 1 when something is out of step or cannot be built."""
     parser = argparse.ArgumentParser(prog="python -m labs.lessons", description=__doc__.partition("\n")[0])
-    parser.add_argument("command", choices=("build", "check"))
+    parser.add_argument("command", choices=("build", "check", "time"))
     parser.add_argument("names", nargs="*", help="lessons, by the start of their name; all when none is given")
     parser.add_argument("--force", action="store_true", help="build also what is in step, or was worked in")
     options = parser.parse_args(argv)
@@ -235,6 +249,10 @@ def main(argv: list[str] | None = None) -> int:
             for lesson in lessons:
                 paths = build(lesson, options.force)
                 print(f"{lesson.name}: {'built' if paths else 'in step'}", flush=True)
+        if options.command == "time":
+            from labs.lesson_time import report
+
+            report(lessons)
         problems = check(lessons)
     except LessonError as error:
         problems = [str(error)]

@@ -206,6 +206,20 @@ def test_a_lesson_is_built_once_and_again_only_when_its_source_changes(made):
     ]
 
 
+def test_a_change_of_prose_keeps_the_outputs_of_the_code(made):
+    lessons.build(made)
+    marked = read(made.solution)
+    code_cells(marked)[1].outputs[0].text = "marked\n"
+    nbformat.write(marked, made.solution)
+    made.source.write_text(SOURCE.replace("Some prose.", "Other prose."))
+    lessons.build(made)
+    assert "Other prose." in read(made.solution).cells[0].source and lessons.check([made]) == []
+    assert code_cells(read(made.solution))[1].outputs[0].text == "marked\n"
+    made.source.write_text(SOURCE.replace("2 * x", "3 * x"))
+    lessons.build(made)
+    assert "12" in code_cells(read(made.solution))[1].outputs[0].text
+
+
 def test_two_builds_give_the_same_files(made):
     lessons.build(made)
     first = made.solution.read_bytes(), made.learner.read_bytes()
