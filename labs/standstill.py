@@ -25,17 +25,20 @@ _DISTRIBUTED = os.sep + os.path.join("torch", "distributed") + os.sep
 class Look:
     """What a rank sees of itself: who could still move, and what would have changed if somebody had."""
 
-    sleeps: bool  # every thread but the one that looks
+    sleeps: bool  # every thread but the one that looks, and no GPU that could work meanwhile
     waits_for_ranks: bool  # the main thread, in a call that another rank ends
     num_bytes: int  # through its sockets until now
 
 
 def look() -> Look:
     """Look at this rank, from a thread beside its main one."""
-    from labs.wire import tcp_sockets  # here, because it imports torch: the parent needs none
+    import torch.cuda  # these two here, because they import torch: the parent needs none
+
+    from labs.wire import tcp_sockets
 
     num_bytes = sum(count.sent_bytes + count.received_bytes for count in tcp_sockets().values())
-    return Look(_others_sleep(), _main_waits_for_ranks(), num_bytes)
+    sleeps = _others_sleep() and not torch.cuda.is_initialized()  # a GPU works while all threads sleep
+    return Look(sleeps, _main_waits_for_ranks(), num_bytes)
 
 
 def _others_sleep() -> bool:

@@ -108,3 +108,13 @@ def test_a_rank_that_waits_for_something_else_is_left_to_the_deadline():
     with pytest.raises(labs.RankTimeout, match="after 3 s ranks 0, 1 had not finished") as caught:
         labs.launch(work, timeout_seconds=3)
     assert not isinstance(caught.value, labs.RankDeadlock)
+
+
+def test_a_rank_whose_gpu_may_work_while_its_threads_sleep_is_left_to_the_deadline():
+    def work():
+        torch.cuda.is_initialized = lambda: True
+        dist.recv(torch.empty(1), 1 - dist.get_rank())
+
+    with pytest.raises(labs.RankTimeout, match="after 3 s ranks 0, 1 had not finished") as caught:
+        labs.launch(work, timeout_seconds=3)
+    assert not isinstance(caught.value, labs.RankDeadlock)
