@@ -1,4 +1,4 @@
-"""How long a lesson takes: `python -m labs.lessons time` measures its computing and counts its reading.
+"""How long a lesson takes: `python -m labs.lesson_time` measures its computing and counts its reading.
 
 Computing: seconds of all cells of the solved lesson, run now in one kernel. Reading: words and lines of the learner's
 notebook at the paces below. Exercises: the minutes that the lesson's own header gives them; no count can know those.
@@ -6,13 +6,16 @@ notebook at the paces below. Exercises: the minutes that the lesson's own header
 
 from __future__ import annotations
 
+import argparse
 import re
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
 from nbformat import NotebookNode
 
-from labs.lessons import Lesson, LessonError, execute, read_source
+from labs.lessons import Lesson, LessonError, execute, find_lessons, read_source
 
 WORDS_A_MINUTE = 150  # to study; plain reading is about 240 (Brysbaert 2019, doi 10.1016/j.jml.2019.104047)
 CODE_LINES_A_MINUTE = 20
@@ -85,7 +88,7 @@ def _seconds(cell: NotebookNode) -> float:
     return (end - begin).total_seconds()
 
 
-def report(lessons: list[Lesson]) -> None:
+def report(lessons: Iterable[Lesson]) -> None:
     """Run each solved lesson and print a row for it: what was counted, what is stated, what its cells took.
 
     Raises LessonError when a cell fails, or a header states no minutes.
@@ -103,3 +106,19 @@ def report(lessons: list[Lesson]) -> None:
             flush=True,
         )
     print(f"computing, all of them: {total:.0f} s")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Time the named lessons, or all; returns 1 when one of them cannot be timed."""
+    parser = argparse.ArgumentParser(prog="python -m labs.lesson_time", description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", help="lessons, by the start of their name; all when none is given")
+    try:
+        report(find_lessons(names=parser.parse_args(argv).names))
+    except LessonError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Lesson source -> learner and solution notebooks: `python -m labs.lessons build | check | time`.
+"""Lesson source -> learner and solution notebooks: `python -m labs.lessons build | check`.
 
 solutions/NN_name.md is the only source. From it come solutions/NN_name.ipynb (answers in place, executed, outputs kept)
 and notebooks/NN_name.ipynb (answers blanked, no outputs).
@@ -237,9 +237,9 @@ def _holds_work(path: Path) -> bool:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Build, check or time the notebooks; returns 1 when something is out of step or cannot be built."""
+    """Build or check the notebooks; returns 1 when something is out of step or cannot be built."""
     parser = argparse.ArgumentParser(prog="python -m labs.lessons", description=__doc__.partition("\n")[0])
-    parser.add_argument("command", choices=("build", "check", "time"))
+    parser.add_argument("command", choices=("build", "check"))
     parser.add_argument("names", nargs="*", help="lessons, by the start of their name; all when none is given")
     parser.add_argument("--force", action="store_true", help="build also what is in step, or was worked in")
     options = parser.parse_args(argv)
@@ -249,10 +249,6 @@ def main(argv: list[str] | None = None) -> int:
             for lesson in lessons:
                 paths = build(lesson, options.force)
                 print(f"{lesson.name}: {'built' if paths else 'in step'}", flush=True)
-        if options.command == "time":
-            from labs.lesson_time import report
-
-            report(lessons)
         problems = check(lessons)
     except LessonError as error:
         problems = [str(error)]

@@ -67,7 +67,7 @@ def test_a_path_of_readme_takes_the_minutes_of_its_lessons(path, also):
 
 
 def test_the_lessons_fit_the_computing_that_the_course_promises():
-    """README keeps what `python -m labs.lessons time` measured; nothing here takes the time again."""
+    """README keeps what `python -m labs.lesson_time` measured; nothing here takes the time again."""
     seconds = [int(seconds) for _, _, seconds in ROW.findall(README)]
     assert len(seconds) == len(LESSONS) and max(seconds) < 60 and sum(seconds) < 600
 
@@ -92,6 +92,19 @@ def test_a_header_without_minutes_is_refused_with_the_form_it_needs(made):
     made.source.write_text(SOURCE.replace("of exercises", "of fun"))
     with pytest.raises(LessonError, match="00_small.md does not say.*60 minutes: 30 of reading and running"):
         lesson_time.count(made)
+
+
+def test_the_command_prints_a_row_for_each_lesson_it_is_given(made, monkeypatch, capsys):
+    monkeypatch.setattr(lesson_time, "find_lessons", lambda names: [made])
+    assert lesson_time.main(["00"]) == 0
+    heading, row, total = capsys.readouterr().out.splitlines()
+    assert row.split()[:5] == ["00_small", "24", "5", "1", "1"] and "4 of 7" in row
+    assert total.startswith("computing, all of them: ")
+
+
+def test_the_command_refuses_an_unknown_lesson_with_the_known_ones(capsys):
+    assert lesson_time.main(["99"]) == 1
+    assert "'99'" in (said := capsys.readouterr().err) and "00_start_here" in said
 
 
 def test_seconds_are_those_of_the_cells(made):
