@@ -14,9 +14,9 @@ os.environ["LABS_PROGRESS_FILE"] = "off"  # tests and nbval's kernels solve exer
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Lend the kernels of nbval the fork server of this process; all others show what they do on their own."""
-    from labs import forkserver, lending
+    from labs import lending, servers
 
     if type(item).__name__ == "IPyNbCell":
-        os.environ.update(lending.offer(forkserver.server()))
+        os.environ.update(lending.offer(servers.current()))
     else:
         os.environ.pop(lending.LENT_VARIABLE, None)

@@ -85,7 +85,7 @@ def __dir__():
 
 
 def _begin_preload():
-    from labs.forkserver import begin_preload
+    from labs.servers import begin_preload
 
     begin_preload()
 

@@ -7,7 +7,6 @@ re-exports that very function. What it adds, tensors in shared memory, is not ne
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import io
 import json
@@ -166,50 +165,6 @@ class ForkedProcess(popen_forkserver.Popen):
         """Kill what the process, now gone, has left behind."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-
-
-_server: Server | None = None
-_owner = 0
-_lock = threading.Lock()
-
-
-def server(may_replace: bool = False) -> Server:
-    """Return this process's fork server, started or borrowed; a new one if labs/ was edited since and `may_replace`."""
-    from labs.lending import borrowed
-
-    global _server, _owner
-    with _lock:
-        if _owner != os.getpid():  # never use the server of the process that forked this one
-            _server, _owner = None, os.getpid()
-        edited = _server.edited_files() if _server is not None and may_replace else []
-        if edited:
-            _server.close()
-            _server = Server(f"labs/{edited[0]} was changed (restart the kernel so that the notebook sees it too); ")
-        if _server is not None and _server.is_lent and not _server.is_alive():
-            _server.close()
-            _server = None
-        if _server is None:
-            _server = borrowed() or Server()
-        _server.ensure_running()
-        return _server
-
-
-def begin_preload() -> None:
-    """Start the imports in the background, in a process that a person started: no rank, no worker, no `python -m`."""
-    if os.environ.get("LABS_PRELOAD") == "0" or SERVER_VARIABLE in os.environ or "RANK" in os.environ:
-        return
-    if multiprocessing.parent_process() is not None or sys.argv[:1] == ["-m"]:
-        return
-    if any("from multiprocessing." in argument for argument in sys.orig_argv):  # a helper of multiprocessing's own
-        return
-    with contextlib.suppress(OSError):  # a full disk or too many processes: launch() says so when it matters
-        server()
-
-
-@atexit.register
-def _close_at_exit() -> None:
-    if _server is not None and _owner == os.getpid():
-        _server.close()
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from labs import forkserver, notice, rank
+from labs import notice, rank, servers
 from labs.failures import LaunchError, RankTimeout, RunCancelled
 from labs.job import Job, make_job
 from labs.pickling import load
@@ -95,7 +95,7 @@ class Run:
 
     def _begin(self) -> None:
         """Start the supervisor; if the fork server still imports torch, say so once."""
-        self._server = forkserver.server(may_replace=not _others_run(self))
+        self._server = servers.current(may_replace=not _others_run(self))
         self._hide_notice = self._server.announce(notice.show)
         self._thread.start()
 

@@ -10,8 +10,8 @@ from processes import children
 def nothing_left():
     """After the test: the fork server has no child, and its folder holds no run."""
     yield
-    from labs import forkserver
+    from labs import servers
 
-    server = forkserver.server()
+    server = servers.current()
     assert children(server._forkserver_pid) == []
     assert list(server.folder.glob("run-*")) == []

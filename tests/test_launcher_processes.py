@@ -18,7 +18,7 @@ from jupyter_client import KernelManager
 from processes import becomes_true, children, is_running
 
 import labs
-from labs import folders, forkserver
+from labs import folders, forkserver, servers
 
 ROOT = Path(labs.__file__).parent.parent
 
@@ -106,8 +106,8 @@ def work():
 run = labs.start(work, world_size=3)
 while len(run.output) < 3:
     time.sleep(0.02)
-from labs import forkserver
-print("PIDS", *(line[2].split()[1] for line in run.output), forkserver.server()._forkserver_pid)
+from labs import servers
+print("PIDS", *(line[2].split()[1] for line in run.output), servers.current()._forkserver_pid)
 """
 
 
@@ -142,14 +142,14 @@ def test_interrupting_a_kernel_ends_the_ranks_and_the_next_run_works(notebook):
     assert notebook.run("run.state") == ("'running'", "")
     notebook.run("run.cancel()")
     assert notebook.run("labs.launch(len, 'four')") == ("[4, 4]", "")
-    assert notebook.run("from labs import forkserver\nlist(forkserver.server().folder.glob('run-*'))") == ("[]", "")
+    assert notebook.run("from labs import servers\nlist(servers.current().folder.glob('run-*'))") == ("[]", "")
 
 
 def test_two_notebooks_at_once_have_their_own_ranks(notebook, place):
     other = Notebook()
     try:
-        cell = "import labs, time\nfrom labs import forkserver\n"
-        cell += "print(labs.launch(len, 'abc'), forkserver.server()._forkserver_pid)"
+        cell = "import labs, time\nfrom labs import servers\n"
+        cell += "print(labs.launch(len, 'abc'), servers.current()._forkserver_pid)"
         requests = [(each, each.begin(cell)) for each in (notebook, other)]
         answers = [each.result(request)[0].split("]") for each, request in requests]
         assert [answer[0] for answer in answers] == ["[3, 3", "[3, 3"]
@@ -192,8 +192,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_killing_a_process_that_warms_up_ends_the_warming_up(place):
     source = """
 import labs, os, signal
-from labs import forkserver
-print(forkserver.server()._forkserver_pid, flush=True)
+from labs import servers
+print(servers.current()._forkserver_pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     pid = int(run_python(source).stdout)
@@ -218,11 +218,11 @@ def test_a_script_needs_no_main_guard_and_leaves_nothing(place, tmp_path):
 def test_importing_labs_imports_neither_torch_nor_numpy_and_starts_one_process(place):
     source = """
 import labs, os, sys
-from labs import forkserver
+from labs import servers
 from processes import children
 print({"torch", "numpy", "deepspeed", "pydantic", "IPython"} & set(sys.modules))
-forkserver.server().wait_until_ready()
-print(children(forkserver.server()._forkserver_pid), forkserver.server().report()["num_threads"])
+servers.current().wait_until_ready()
+print(children(servers.current()._forkserver_pid), servers.current().report()["num_threads"])
 """
     done = run_python(source, env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"})
     assert done.stdout == "set()\n[] 1\n", done.stderr  # one thread: nothing is lost in a fork
@@ -235,10 +235,10 @@ def test_a_learners_own_multiprocessing_imports_labs_and_starts_no_further_serve
     script.write_text(f"""
 import multiprocessing
 import labs
-from labs import forkserver
+from labs import servers
 
 def has_a_server():
-    return forkserver._server is not None
+    return servers._server is not None
 
 if __name__ == "__main__":
     context = multiprocessing.get_context({method!r})
@@ -274,9 +274,9 @@ def test_a_warming_up_that_dies_is_an_error_with_its_last_words(place, tmp_path)
 def test_ranks_run_without_deepspeed_and_the_report_says_what_is_missing(place, tmp_path):
     source = """
 import labs
-from labs import forkserver
+from labs import servers
 print(labs.launch(len, "four"))
-print(sorted(forkserver.server().report()["missing"].items())[0])
+print(sorted(servers.current().report()["missing"].items())[0])
 """
     done = run_python(source, env=broken(tmp_path, "deepspeed", "raise ImportError('no such wheel')"))
     assert done.stdout.splitlines() == ["[4, 4]", "('deepspeed', 'ImportError: no such wheel')"], done.stderr
@@ -284,18 +284,18 @@ print(sorted(forkserver.server().report()["missing"].items())[0])
 
 def test_an_edited_file_of_labs_is_used_by_the_next_run(monkeypatch):
     labs.launch(len, "x")
-    before = forkserver.server()
+    before = servers.current()
     file = next(file for file in before.report()["files"] if file.endswith("units.py"))
     stamps = dict(before.report()["files"])
     monkeypatch.setattr(before, "report", lambda: {"files": {**stamps, file: stamps[file] - 1}})
     assert before.edited_files() == ["units.py"]
     pid = before._forkserver_pid
     assert labs.launch(len, "four") == [4, 4]
-    assert forkserver.server() is not before and not is_running(pid) and not before.folder.exists()
+    assert servers.current() is not before and not is_running(pid) and not before.folder.exists()
 
 
 def test_a_fork_server_that_was_killed_is_replaced_by_the_next_run():
-    pid = forkserver.server()._forkserver_pid
+    pid = servers.current()._forkserver_pid
     os.kill(pid, signal.SIGKILL)
     assert becomes_true(lambda: not is_running(pid))
     assert labs.launch(len, "four") == [4, 4]

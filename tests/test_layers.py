@@ -14,7 +14,7 @@ FLOORS = {
     " footprint puzzle step_traffic ds_estimator scenario fit ds_config",
     2: "workload data measure recorder wire collectives timeline gathered replay sharded_step peaks",
     3: "strategies",
-    4: "train traced stopping observe rank launcher forkserver lending preload supervisor channel failures hang"
+    4: "train traced stopping observe rank launcher forkserver lending servers preload supervisor channel failures hang"
     " standstill pickling job folders notice",
     5: "plots widgets checks panel progress progress_file roster predictions lessons lesson_time doctor bench"
     " train_command explain_command __main__",

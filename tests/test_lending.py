@@ -10,19 +10,19 @@ import pytest
 from processes import becomes_true, children, is_running
 
 import labs
-from labs import forkserver, lending
+from labs import forkserver, lending, servers
 
 ROOT = Path(labs.__file__).parent.parent
 LAUNCH = """
 import labs, os
-from labs import forkserver
-print(labs.launch(os.getppid), forkserver.server().is_lent, flush=True)
+from labs import servers
+print(labs.launch(os.getppid), servers.current().is_lent, flush=True)
 """
 
 
 @pytest.fixture
 def lender(nothing_left):
-    server = forkserver.server()
+    server = servers.current()
     server.wait_until_ready()
     return server
 
@@ -103,14 +103,14 @@ def test_a_borrower_whose_lender_was_killed_goes_on_with_a_server_of_its_own(tmp
     lender.wait_until_ready()
     source = f"""
 import labs, os, signal
-from labs import forkserver
-print(labs.launch(len, "x"), forkserver.server().is_lent)
+from labs import forkserver, servers
+print(labs.launch(len, "x"), servers.current().is_lent)
 os.kill({lender._forkserver_pid}, signal.SIGKILL)
 try:
     labs.launch(len, "x")
 except forkserver.ServerEnded:
     print("ended")
-print(labs.launch(len, "x"), forkserver.server().is_lent)
+print(labs.launch(len, "x"), servers.current().is_lent)
 """
     try:
         assert borrow(source, lender, tmp_path).splitlines() == ["[1, 1] True", "ended", "[1, 1] False"]
