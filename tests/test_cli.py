@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shlex
 import socket
 import subprocess
 import sys
@@ -88,7 +89,7 @@ BAD = {
     "--timeout-seconds nan": "no number of seconds above 0",
     "--timeout-seconds 0": "no number of seconds above 0",
     "--config pyproject.toml": "is not a JSON file",
-    f"--config {sys.executable}": "is not a JSON file",
+    f"--config {shlex.quote(sys.executable)}": "is not a JSON file",
     "--save .": "is a folder",
     "--plot run.gpx": "ends in .gpx; the known kinds are",
     "--data wine --context 8 --num-heads 2": "--num-heads and --context would be ignored",
@@ -98,7 +99,7 @@ BAD = {
 @pytest.mark.parametrize("options", BAD)
 def test_a_bad_value_is_answered_in_one_sentence_and_status_2(options, capsys):
     try:
-        status = train(*options.split())
+        status = train(*shlex.split(options))
     except SystemExit as end:
         status = end.code
     output = capsys.readouterr()

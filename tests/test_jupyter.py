@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -69,10 +70,12 @@ def server(tmp_path_factory):
 
 
 def about(folder: Path) -> dict | None:
-    """What a server has written about itself, once it is there and whole."""
+    """What a server has written about itself, once it is there and whole and the port that it names is open."""
     try:
-        return json.loads(next(folder.glob("jpserver-*.json")).read_text())
-    except (StopIteration, ValueError):
+        found = json.loads(next(folder.glob("jpserver-*.json")).read_text())
+        socket.create_connection((found["hostname"], found["port"]), timeout=10).close()
+        return found
+    except (StopIteration, ValueError, OSError):
         return None
 
 

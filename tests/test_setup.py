@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,7 @@ TOOLS = "make sh bash env id cat cp chmod mkdir rm find dirname".split()
 FAKE_PYTHON = f"""#!/bin/sh
 case "$1" in -c) echo "probe" ;; *) echo "$*" ;; esac >> "$FAKES/calls"
 case "$1 $2" in
-  *bootstrap.py*) FAKE_EXECUTABLE="$FAKES/bin/python3" exec {sys.executable} "$FAKES/starter.py" "$@" ;;
+  *bootstrap.py*) FAKE_EXECUTABLE="$FAKES/bin/python3" exec {shlex.quote(sys.executable)} "$FAKES/starter.py" "$@" ;;
   "-c "*) echo "$FAKE_ANSWER /usr" ;;
   "-m venv")
     [ -z "$FAKE_VENV_FAILS" ] || {{ echo "$FAKE_VENV_FAILS"; exit 1; }}
