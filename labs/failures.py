@@ -197,6 +197,7 @@ def how_it_ended(exit_code: int) -> str:
 
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)")
 _STACK_LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+_ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")  # how faulthandler writes what is not ASCII
 
 
 def parse_stack(text: str, thread_id: int | None) -> tuple[Frame, ...]:
@@ -207,6 +208,10 @@ def parse_stack(text: str, thread_id: int | None) -> tuple[Frame, ...]:
         if match := _THREAD.match(line):
             current = blocks.setdefault(int(match[1], 16), [])
         elif match := _STACK_LINE.match(line):
-            current.append(Frame(match[1], int(match[2]), match[3]))
+            current.append(Frame(_unescaped(match[1]), int(match[2]), _unescaped(match[3])))
     frames = blocks.get(thread_id) or (list(blocks.values())[-1] if blocks else [])
     return tuple(frame for frame in reversed(frames) if frame.filename != "<string>")
+
+
+def _unescaped(name: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match[match.lastindex], 16)), name)

@@ -7,6 +7,7 @@ import functools
 import io
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ import pytest
 from processes import becomes_true, is_running
 
 import labs
+from labs import failures
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -511,3 +513,19 @@ def test_a_config_runs_the_training_loop_and_returns_its_result():
     assert len(result.losses) == 2 and [record.rank for record in result.ranks] == [0, 1]
     with pytest.raises(ValueError, match="the config says 2"):
         labs.launch(config, world_size=4)
+
+
+def test_a_stack_names_files_and_functions_as_they_are_written(tmp_path):
+    """faulthandler writes ASCII alone, and a line is shown only if its file is found again."""
+    folder = tmp_path / "Übung 𝛼 пример"
+    folder.mkdir()
+    (folder / "größe.py").write_text(
+        "import faulthandler, sys\ndef größe():\n    faulthandler.dump_traceback(sys.stdout)\ngröße()\n"
+    )
+    written = subprocess.check_output([sys.executable, folder / "größe.py"], text=True)
+    frames = failures.parse_stack(written, thread_id=None)
+    assert [(frame.filename, frame.function) for frame in frames] == [
+        (str(folder / "größe.py"), "<module>"),
+        (str(folder / "größe.py"), "größe"),
+    ]
+    assert "faulthandler.dump_traceback" in failures.render_frames(frames)[-1]
