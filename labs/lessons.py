@@ -24,6 +24,7 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 
 from labs.checks import STUB_TEXT
+from labs.in_step import difference, holds_work, with_kept_outputs
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
@@ -33,6 +34,7 @@ METADATA = {
     "kernelspec": {"display_name": "Distributed Training", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+WORK = "holds somebody's work, which is left alone; for a new one move it to another folder, then: make notebooks"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
@@ -171,29 +173,15 @@ def _without_paths(text: str) -> str:
     return re.sub(r"/tmp/ipykernel_\d+/\d+\.py", "this cell", text)
 
 
-def difference(path: Path, expected: NotebookNode) -> str | None:
-    """Say how a notebook on disk differs from its source, outputs aside; None when it is in step."""
-    if not path.exists():
-        return "is missing"
-    found = nbformat.read(path, as_version=4)
-    if found.metadata != expected.metadata:
-        return "has other metadata than its source gives"
-    if len(found.cells) != len(expected.cells):
-        return f"has {len(found.cells)} cells, its source {len(expected.cells)}"
-    for index, (cell, wanted) in enumerate(zip(found.cells, expected.cells, strict=True)):
-        for part in ("cell_type", "id", "source", "metadata"):
-            if cell.get(part) != wanted[part]:
-                return f"differs from its source in the {part} of cell {index}: {wanted.source[:60]!r}"
-    return None
-
-
 def check(lessons: Iterable[Lesson]) -> list[str]:
     """List the notebooks that are out of step with their source, each with the reason."""
     problems = []
     for lesson in lessons:
         for path, expected in lesson.expected().items():
             if problem := difference(path, expected):
-                problems.append(f"{path.parent.name}/{path.name} {problem}")
+                place = f"{path.parent.name}/{path.name}"
+                is_work = path == lesson.learner and holds_work(path, expected)
+                problems.append(f"{place} {WORK if is_work else f'{problem}; try: make notebooks'}")
     return problems
 
 
@@ -208,32 +196,14 @@ def build(lesson: Lesson, force: bool = False) -> list[Path]:
         if not force and difference(path, expected) is None:
             continue
         if path == lesson.solution:
-            kept = None if force else _with_kept_outputs(path, expected)
+            kept = None if force else with_kept_outputs(path, expected)
             expected = kept or execute(expected, path.parent)
-        elif not force and _holds_work(path):
-            raise LessonError(
-                f"notebooks/{path.name} holds outputs, so somebody works in it; copy it, then try --force"
-            )
+        elif not force and holds_work(path, expected):
+            raise LessonError(f"notebooks/{path.name} {WORK}")
         path.parent.mkdir(exist_ok=True)
         path.write_text(nbformat.writes(expected) + "\n", encoding="utf-8")
         written.append(path)
     return written
-
-
-def _with_kept_outputs(path: Path, expected: NotebookNode) -> NotebookNode | None:
-    """Return the notebook with the outputs that stand in the file, when only prose differs; None when code does."""
-    found, built = (nbformat.read(path, as_version=4).cells if path.exists() else []), copy.deepcopy(expected)
-    ran = [cell for cell in found if cell.cell_type == "code"]
-    to_run = [cell for cell in built.cells if cell.cell_type == "code"]
-    if [(cell.source, cell.metadata) for cell in ran] != [(cell.source, cell.metadata) for cell in to_run]:
-        return None
-    for cell, old in zip(to_run, ran, strict=True):
-        cell.outputs, cell.execution_count = old.outputs, old.execution_count
-    return built if all(cell.execution_count for cell in to_run) else None
-
-
-def _holds_work(path: Path) -> bool:
-    return path.exists() and any(cell.get("outputs") for cell in nbformat.read(path, as_version=4).cells)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -245,16 +215,24 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         lessons = find_lessons(names=options.names)
-        if options.command == "build":
-            for lesson in lessons:
-                paths = build(lesson, options.force)
-                print(f"{lesson.name}: {'built' if paths else 'in step'}", flush=True)
-        problems = check(lessons)
+        problems = _build_all(lessons, options.force) if options.command == "build" else check(lessons)
     except LessonError as error:
         problems = [str(error)]
     for problem in problems:
-        print(f"lessons: {problem}; try: make notebooks" if options.command == "check" else problem, file=sys.stderr)
+        print(f"lessons: {problem}", file=sys.stderr)
     return int(bool(problems))
+
+
+def _build_all(lessons: list[Lesson], force: bool) -> list[str]:
+    """Build what can be built, and list what cannot."""
+    problems = []
+    for lesson in lessons:
+        try:
+            paths = build(lesson, force)
+            print(f"{lesson.name}: {'built' if paths else 'in step'}", flush=True)
+        except LessonError as error:
+            problems.append(str(error))
+    return problems
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ FLOORS = {
     3: "strategies",
     4: "train traced stopping observe rank launcher forkserver lending servers preload supervisor channel failures hang"
     " standstill pickling job folders notice",
-    5: "plots widgets checks panel progress progress_file roster predictions lessons lesson_time doctor bench"
+    5: "plots widgets checks panel progress progress_file roster predictions in_step lessons lesson_time doctor bench"
     " train_command explain_command __main__",
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms.split()}

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from labs import lessons
-from labs.lessons import BEGIN, END, STUB, LessonError, find_lessons
+from labs.lessons import BEGIN, END, STUB, find_lessons
 
 LESSONS = find_lessons()
 MAX_CELLS, MAX_CODE_LINES, MAX_WORDS = 45, 12, 80
@@ -155,102 +155,3 @@ def test_the_laws_of_links_see_every_form_of_them():
     text = f"{links}; lessons 01, 03 and 05, lesson\n07"
     assert relative_links(text) == [("Lesson 02", "02_a.ipynb")]
     assert named_lessons(text) == {"01", "02", "03", "05", "07"}
-
-
-def test_blanking_replaces_each_answer_by_one_stub_of_its_indentation():
-    source = f"def f(x):\n    {BEGIN}\n    y = x\n    return y\n    {END}\n\nz = 1\n{BEGIN}\nz = 2\n{END}"
-    assert lessons.blank(source) == f"def f(x):\n    {STUB}\n\nz = 1\n{STUB}"
-
-
-@pytest.mark.parametrize("source", [BEGIN, END, f"{BEGIN}\n{BEGIN}\n{END}", f"{BEGIN}\n{END}\n{END}"])
-def test_an_answer_without_both_its_ends_is_refused(source):
-    with pytest.raises(LessonError, match="SOLUTION"):
-        lessons.blank(source)
-
-
-SOURCE = """# A title
-
-Some prose.
-
-```{code-cell} ipython3
-def double(x):
-    ### BEGIN SOLUTION
-    return 2 * x
-    ### END SOLUTION
-```
-
-```{code-cell} ipython3
-:tags: [raises-exception]
-
-print(double(4))
-```
-"""
-
-
-@pytest.fixture
-def made(tmp_path):
-    """A small lesson in a folder of its own."""
-    (tmp_path / "solutions").mkdir()
-    (tmp_path / "solutions" / "00_small.md").write_text(SOURCE)
-    return find_lessons(tmp_path)[0]
-
-
-def test_a_lesson_is_built_once_and_again_only_when_its_source_changes(made):
-    assert len(lessons.build(made)) == 2 and lessons.check([made]) == []
-    assert "8" in str(code_cells(read(made.solution))[1].outputs)
-    assert lessons.build(made) == []
-    made.source.write_text(SOURCE.replace("double(4)", "double(5)"))
-    assert [problem.split()[0] for problem in lessons.check([made])] == [
-        "solutions/00_small.ipynb",
-        "notebooks/00_small.ipynb",
-    ]
-
-
-def test_a_change_of_prose_keeps_the_outputs_of_the_code(made):
-    lessons.build(made)
-    marked = read(made.solution)
-    code_cells(marked)[1].outputs[0].text = "marked\n"
-    nbformat.write(marked, made.solution)
-    made.source.write_text(SOURCE.replace("Some prose.", "Other prose."))
-    lessons.build(made)
-    assert "Other prose." in read(made.solution).cells[0].source and lessons.check([made]) == []
-    assert code_cells(read(made.solution))[1].outputs[0].text == "marked\n"
-    made.source.write_text(SOURCE.replace("2 * x", "3 * x"))
-    lessons.build(made)
-    assert "12" in code_cells(read(made.solution))[1].outputs[0].text
-
-
-def test_two_builds_give_the_same_files(made):
-    lessons.build(made)
-    first = made.solution.read_bytes(), made.learner.read_bytes()
-    lessons.build(made, force=True)
-    assert (made.solution.read_bytes(), made.learner.read_bytes()) == first
-
-
-def test_changing_one_cell_leaves_the_ids_of_the_others_alone(made):
-    before = [cell.id for cell in lessons.read_source(made.source).cells]
-    made.source.write_text(SOURCE.replace("Some prose.", "Some prose.\n\n+++\n\nMore of it."))
-    after = [cell.id for cell in lessons.read_source(made.source).cells]
-    assert len(after) == len(before) + 1 and set(before) < set(after)
-
-
-def test_work_in_a_learner_notebook_is_not_overwritten(made):
-    lessons.build(made)
-    worked_in = read(made.learner)
-    worked_in.cells[1].source = "mine"
-    worked_in.cells[1].outputs = [nbformat.v4.new_output("stream", text="mine")]
-    nbformat.write(worked_in, made.learner)
-    with pytest.raises(LessonError, match="somebody works in it"):
-        lessons.build(made)
-    assert read(made.learner).cells[1].source == "mine"
-
-
-def test_a_cell_that_fails_stops_the_build(made):
-    made.source.write_text(SOURCE.replace(":tags: [raises-exception]\n", "").replace("double(4)", "undefined"))
-    with pytest.raises(LessonError, match="undefined"):
-        lessons.build(made)
-
-
-def test_an_unknown_lesson_is_named_with_the_known_ones():
-    with pytest.raises(LessonError, match="'99'.*00_start_here"):
-        find_lessons(names=["99"])
