@@ -209,6 +209,7 @@ def test_clean_removes_what_make_made(course):
 def test_git_ignores_what_make_and_jupyter_leave_behind():
     left = ".venv/bin/python distributed_training_labs.egg-info/PKG-INFO build/x .jupyter/lab/user-settings/x"
     left += " .jupyter/migrated labs/__pycache__/x.pyc notebooks/.ipynb_checkpoints/x.ipynb .pytest_cache/x"
+    left += " mine-1/00_start_here.ipynb"
     done = subprocess.run(["git", "check-ignore", *left.split()], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.split() == left.split()
 
