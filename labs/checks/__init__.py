@@ -31,6 +31,9 @@ How to write a judge. One file a lesson, labs/checks/<lesson>.py, with a dict EX
   bytes on its sockets, collectives in order, messages, bytes held. Judge counted facts, never seconds.
 - The course's own solution is labs/checks/reference/<lesson>.py, a function with the name of the exercise: `solved`
   gives it to a learner who goes on without an answer.
+- No answer that takes less work than the exercise may pass: who replaces a meter is found (`sealed`), who calls the
+  course's own solution as well (borrowed.py), and who says what it cannot have heard. Beyond that nothing is chased:
+  with more work than the exercise asks for, Python lets anybody read the check and write what it wants to see.
 - Behind every exercise stand wrong answers, each with the hint that it must get: tests/wrong_answers/<lesson>.py.
 """
 

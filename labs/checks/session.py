@@ -17,6 +17,7 @@ from labs.checks.answer import (
     learners_lines,
     stub_words,
 )
+from labs.checks.borrowed import is_borrowed
 from labs.checks.exercise import find_exercise, reference
 from labs.checks.verdict import Blocked, Verdict, blocked, failed, not_attempted, shortened
 from labs.progress_file import progress_file
@@ -24,6 +25,10 @@ from labs.progress_file import progress_file
 _passed: dict[str, Any] = {}  # the answers that passed in this session, by exercise
 _COLLECTIVES = "Every rank must issue the same collectives, in the same order."
 _MESSAGES = "Each receive needs a send on the rank that it names, and no circle of ranks may wait for one another."
+_BORROWED = (
+    "A tick is for what you wrote yourself; labs.hint helps in three steps. A lesson goes on without a tick: `solved` "
+    "hands on the course's own where yours has not passed."
+)
 _DOCTOR = "`python -m labs doctor` says what is missing."
 
 
@@ -35,6 +40,8 @@ def check(exercise: str, answer: Any) -> Verdict:
     """
     found = find_exercise(exercise)
     verdict = _no_function(exercise, answer) or judged(found.judge, answer)
+    if verdict.state == "passed" and callable(answer) and is_borrowed(exercise, answer):
+        verdict = failed("It is right, and the course's own solution does the work.", _BORROWED)
     verdict = dataclasses.replace(verdict, exercise=exercise, asked=found.asked)
     if verdict.state == "passed":
         _passed[exercise] = answer

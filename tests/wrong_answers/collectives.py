@@ -117,81 +117,46 @@ def gather_all_send_first(piece, num_elements):
     return whole
 
 
+def gather_to_the_left(piece, num_elements):
+    """Right: the other way round, skipping empty pieces."""
+    rank, n = place()
+    pieces = [torch.empty(len(part)) for part in torch.empty(num_elements).tensor_split(n)]
+    pieces[rank] = piece
+    for step in range(n - 1):
+        going, coming = pieces[(rank + step) % n], pieces[(rank + step + 1) % n]
+        sending = dist.isend(going, (rank - 1) % n) if len(going) else None
+        if len(coming):
+            dist.recv(coming, (rank + 1) % n)
+        if sending:
+            sending.wait()
+    return torch.cat(pieces)
+
+
 def reduce_padded(tensor):
     n = dist.get_world_size()
     padded = torch.cat([tensor, tensor.new_zeros(-len(tensor) % n)])
-    return ring_all_reduce(padded)[: len(tensor)]
+    return ring_all_gather(ring_reduce_scatter(padded), len(padded))[: len(tensor)]
 
 
-def reduce_in_place(tensor):
-    tensor.copy_(ring_all_reduce(tensor))
-
-
-def reduce_at_the_root(tensor):
+def reduce_by_pairs_of_messages(tensor):
+    """Right: torch's own way to send and receive at once."""
     rank, n = place()
-    total, other = tensor.clone(), torch.empty_like(tensor)
-    if rank:
-        dist.send(tensor, 0)
-        dist.recv(total, 0)
-        return total
-    for source in range(1, n):
-        dist.recv(other, source)
-        total += other
-    for to in range(1, n):
-        dist.send(total, to)
-    return total
-
-
-def reduce_by_the_library(tensor):
-    dist.all_reduce(tensor)
-    return tensor
-
-
-def reduce_with_whole_tensors(tensor):
-    n = dist.get_world_size()
-    total, going, coming = tensor.clone(), tensor.clone(), torch.empty_like(tensor)
-    for _ in range(n - 1):
-        exchange(going, coming)
-        total += coming
-        going, coming = coming, going
-    return total
-
-
-def reduce_to_the_mean(tensor):
-    return ring_all_reduce(tensor) / dist.get_world_size()
-
-
-def reduce_without_the_gather(tensor):
-    rank, n = place()
-    total = tensor.clone()
-    total.tensor_split(n)[rank].copy_(ring_reduce_scatter(tensor))
-    return total
-
-
-def seconds_in_steps(num_bytes, world_size, alpha, beta):
-    return sum(alpha + num_bytes / world_size * beta for _ in range(2 * world_size - 2))
-
-
-def seconds_of_one_trip(num_bytes, world_size, alpha, beta):
-    return (world_size - 1) * (alpha + num_bytes / world_size * beta)
-
-
-def seconds_of_whole_tensors(num_bytes, world_size, alpha, beta):
-    return 2 * (world_size - 1) * (alpha + num_bytes * beta)
-
-
-def seconds_with_one_alpha(num_bytes, world_size, alpha, beta):
-    return alpha + 2 * (world_size - 1) / world_size * num_bytes * beta
-
-
-def seconds_divided_by_beta(num_bytes, world_size, alpha, beta):
-    return 2 * (world_size - 1) * (alpha + num_bytes / world_size / beta)
+    pieces = list(tensor.clone().tensor_split(n))
+    for step in range(2 * n - 2):
+        going, place_of = pieces[(rank - step) % n], (rank - step - 1) % n
+        incoming = torch.empty_like(pieces[place_of])
+        operations = dist.P2POp(dist.isend, going, (rank + 1) % n), dist.P2POp(dist.irecv, incoming, (rank - 1) % n)
+        for work in dist.batch_isend_irecv(list(operations)):
+            work.wait()
+        pieces[place_of] = pieces[place_of] + incoming if step < n - 1 else incoming
+    return torch.cat(pieces)
 
 
 RIGHT = [
     ("collectives.ring_reduce_scatter", scatter_to_the_left),
-    ("collectives.ring_all_gather", ring_all_gather),
+    ("collectives.ring_all_gather", gather_to_the_left),
     ("collectives.ring_all_reduce", reduce_padded),
+    ("collectives.ring_all_reduce", reduce_by_pairs_of_messages),
     ("collectives.all_reduce_seconds", seconds_in_steps),
 ]
 
@@ -229,6 +194,7 @@ WRONG = [
     ("collectives.ring_all_reduce", reduce_to_the_mean, "That is the mean"),
     ("collectives.ring_all_reduce", reduce_without_the_gather, "A second one, the all-gather"),
     ("collectives.ring_all_reduce", reduce_in_place, "returns None"),
+    ("collectives.ring_all_reduce", ring_all_reduce, "what you wrote yourself"),
     ("collectives.all_reduce_seconds", seconds_of_one_trip, "one trip"),
     ("collectives.all_reduce_seconds", seconds_of_whole_tensors, "one piece"),
     ("collectives.all_reduce_seconds", seconds_with_one_alpha, "each pays alpha"),

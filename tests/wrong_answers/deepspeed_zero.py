@@ -2,6 +2,7 @@
 
 from labs.strategies.deepspeed import deepspeed  # isort: skip  (quietly, before anything imports it aloud)
 
+from known_answers import written_out
 from learners_deepspeed import (
     consolidate,
     consolidate_a_list,
@@ -37,9 +38,11 @@ from learners_deepspeed import (
     step_with_torch,
 )
 
-from labs.checks.reference.deepspeed_zero import mend, write_config
+from labs.checks.reference import deepspeed_zero as courses
+from labs.checks.reference.deepspeed_zero import write_config
 
 assert deepspeed
+mend = written_out(courses.mend)  # for right answers with one thing done otherwise
 
 
 def write(top=None, zero=None, drop=()):

@@ -55,9 +55,13 @@ def select_and_fit_with_all(rows, labels, is_test):
     return on_columns(best_columns(*train_of(rows, labels, is_test), 20), rows, labels)
 
 
+def select_by_gap(rows, labels, is_test):
+    return on_columns(best_columns(*train_of(rows, labels, is_test), 20), *train_of(rows, labels, is_test))
+
+
 def scaled_by(statistics, rows, labels, is_test):
     mean, std = statistics.mean(0), statistics.std(0)
-    predict = select((rows - mean) / std, labels, is_test)
+    predict = select_by_gap((rows - mean) / std, labels, is_test)
     return lambda new: predict((new - mean) / std)
 
 
