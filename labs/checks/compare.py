@@ -6,6 +6,7 @@ import inspect
 import math
 import random
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 from labs.checks.answer import Answer, Raised, call, error_hint, is_stub, outcomes, stub_words
@@ -163,8 +164,14 @@ def _values(function, cases) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Tensors, arrays, tuples as lists; numpy numbers as Python's."""
+    """Tensors, arrays, tuples as lists; numbers of any kind as Python's own, whose == cannot be another one."""
     value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, Fraction):
+        value = value.numerator if value.denominator == 1 else value.numerator / value.denominator
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int.__int__(value)
     return list(value) if isinstance(value, tuple) else value
 
 

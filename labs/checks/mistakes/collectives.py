@@ -167,9 +167,9 @@ def _route(case) -> Verdict | None:
 
 def _equal(built, expected) -> bool:
     """Equal element by element; whatever is not a tensor of that shape is not."""
-    if not hasattr(built, "shape") or built.shape != expected.shape:
+    if not isinstance(built, type(expected)) or built.shape != expected.shape:
         return False
-    return built.tolist() == expected.tolist()
+    return built.detach().as_subclass(type(expected)).tolist() == expected.tolist()
 
 
 def _seconds(steps, share):
