@@ -1,12 +1,15 @@
 """What the checks of lesson 09 show beside their hints; tests/test_checks.py holds every answer to its hint."""
 
+import random
+
+import numpy
 import pytest
 import torch
 from learners_shares import Fitted, accuracy_of_all_rows, gathered
 from torch.utils.data import DistributedSampler
 from wrong_answers.honest_evaluation import neighbours_of_all, select_with_the_test_set
 
-from labs.checks import check
+from labs.checks import check, tampering
 from labs.checks import shares as harness
 
 
@@ -41,6 +44,18 @@ def test_the_statistics_that_a_standardizer_is_held_to_are_those_of_one_process(
 def test_an_answer_right_in_numbers_that_does_not_do_the_thing_is_told_so(exercise, answer, words):
     verdict = check(f"honest_evaluation.{exercise}", answer)
     assert verdict.state == "failed" and words in verdict.found
+
+
+def test_a_pipeline_that_draws_without_a_seed_draws_the_same_under_every_tampering():
+    def draws(rows, labels, is_test):
+        numbers = torch.rand(()), numpy.random.rand(), random.random()
+        return lambda new: torch.full((len(new),), float(sum(numbers)))
+
+    def predicted(**options):
+        return tampering._predictions(draws, table, table.rows, **options)[0]
+
+    table, _ = tampering._doubled_table(0)
+    assert predicted() == predicted() == predicted(at_once=False) != predicted(seed=1)
 
 
 def test_a_leak_that_hides_when_all_labels_are_exchanged_shows_when_half_of_them_are():

@@ -7,15 +7,18 @@ test rows are, and when a training copy of a test row gets another label.
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import FunctionType
 
 import cloudpickle
+import numpy
 import torch
 
 from labs.checks.reference.honest_evaluation import nearest_mean
+from labs.checks.seal import sealed
 from labs.pickling import dump, load
 
 NUM_SETS = 4
@@ -56,12 +59,14 @@ class Tampered:
     choices: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
+@sealed()
 def selected(pipeline: Callable) -> list[Tampered]:
     """Let a pipeline that chooses columns work on tables in which 8 of 3,000 columns tell the classes apart."""
     anew = _anew(pipeline)
     return [_tampered(anew, *_wide_table(seed)) for seed in range(NUM_SETS)]
 
 
+@sealed()
 def decontaminated(pipeline: Callable) -> list[Tampered]:
     """Let a pipeline work on tables in which half of the test rows also stand among the training rows."""
     found, anew = [], _anew(pipeline)
@@ -72,11 +77,12 @@ def decontaminated(pipeline: Callable) -> list[Tampered]:
     return found
 
 
+@sealed()
 def chosen(pipeline: Callable) -> list[Tampered]:
     """Let a pipeline choose among candidates: one learns, one learns by heart, the others guess."""
     found, anew = [], _anew(pipeline)
     for seed in range(NUM_SETS):
-        table, fresh = _wide_table(seed, num_columns=12)
+        table, fresh = _wide_table(seed, num_columns=12, telling=torch.arange(NUM_TELLING))
         spies = Spies(seed, table)
         seen = _tampered(lambda *data, spies=spies: anew(spies.fits(), *data), table, fresh)
         choices = {
@@ -147,12 +153,14 @@ def _key(row: torch.Tensor) -> tuple:
     return tuple(row.tolist())
 
 
-def _wide_table(seed: int, num_columns: int = NUM_COLUMNS) -> tuple[Table, Table]:
-    """Make a table and fresh rows. Columns far apart tell the classes apart; test rows stand anywhere."""
+def _wide_table(seed: int, num_columns: int = NUM_COLUMNS, telling: torch.Tensor | None = None) -> tuple[Table, Table]:
+    """Make a table and fresh rows. Some columns tell the classes apart, by seed others; test rows stand anywhere."""
     source = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, 2, (NUM_ROWS + NUM_FRESH,), generator=source)
     rows = torch.randn(NUM_ROWS + NUM_FRESH, num_columns, generator=source)
-    rows[:, :: num_columns // NUM_TELLING][:, :NUM_TELLING] += SHIFT * labels[:, None]
+    if telling is None:
+        telling = torch.randperm(num_columns, generator=source)[:NUM_TELLING]
+    rows[:, telling] += SHIFT * labels[:, None]
     return _cut(rows, labels, source)
 
 
@@ -189,7 +197,7 @@ def _tampered(pipeline: Callable, table: Table, fresh: Table) -> Tampered:
     is_copy = ~table.is_test & (table.rows[:, None] == table.rows[table.is_test]).all(2).any(1)
     return Tampered(
         plain=_predictions(pipeline, table, probes),
-        again=_predictions(pipeline, table, probes),
+        again=_predictions(pipeline, table, probes, seed=1),
         alone=_predictions(pipeline, table, probes, at_once=False),
         labels_flipped=_predictions(pipeline, _flipped(table, table.is_test), probes),
         half_flipped=_predictions(pipeline, _flipped(table, half), probes),
@@ -212,8 +220,13 @@ def _flipped(table: Table, where: torch.Tensor) -> Table:
     return table.changed(labels=torch.where(where, 1 - table.labels, table.labels))
 
 
-def _predictions(pipeline: Callable, table: Table, probes: torch.Tensor, at_once: bool = True) -> object:
-    """Call the pipeline on copies, so that it cannot change what the next call sees, and then what it returned."""
+def _predictions(pipeline: Callable, table: Table, probes: torch.Tensor, at_once: bool = True, seed: int = 0) -> object:
+    """Call the pipeline on copies, so that it cannot change what the next call sees, and then what it returned.
+
+    Who draws without a seed of their own draws the same under every tampering, and other numbers under another `seed`.
+    """
+    for sow in (torch.manual_seed, numpy.random.seed, random.seed):
+        sow(seed)
     predict = pipeline(table.rows.clone(), table.labels.clone(), table.is_test.clone())
     if not callable(predict):
         return f"not a function but {_shape(predict)}"

@@ -262,6 +262,11 @@ def select_the_first(rows, labels, is_test):
     return lambda new: predict(new[:, :20])
 
 
+def select_every_375th(rows, labels, is_test):
+    """As one who has read where the columns that tell once stood."""
+    return on_columns(torch.arange(0, 3000, 375), *train_of(rows, labels, is_test))
+
+
 def select_with_scikit_learn(rows, labels, is_test):
     """Right: a pipeline of another library, fitted with training rows."""
     from sklearn.feature_selection import SelectKBest, f_classif
@@ -302,6 +307,7 @@ WRONG = [
     ("honest_evaluation.select", select_and_remember, "rows[~is_test] and labels[~is_test]"),
     ("honest_evaluation.select", select_the_first, "Nothing useful is selected"),
     ("honest_evaluation.select", select_nothing, "Nothing useful is selected"),
+    ("honest_evaluation.select", select_every_375th, "Nothing useful is selected"),
     ("honest_evaluation.select", select_and_judge, "Return a function"),
     ("honest_evaluation.select", select_and_predict, "Return a function"),
     ("honest_evaluation.select", always_one, "Every row gets the same label"),
