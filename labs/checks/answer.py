@@ -110,6 +110,8 @@ def error_hint(traceback: str, answer: Any = None) -> str:
         return "The check measures with the functions of labs. Leave them as they are."
     if "cannot be sent back" in last:
         return "Return what the exercise asks for, finished: list(...) makes a list of a generator."
+    if "'Shape' object has no attribute" in last:
+        return "The spec of a check holds sizes alone, of which nobody can build a model: count from the sizes."
     if "but hook returned" in last:
         return "What a hook returns takes the place of what it was called with. Let it return nothing."
     if called := re.search(r"TypeError: (\S+)\(\) .*(positional|keyword) argument", last):

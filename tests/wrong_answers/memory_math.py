@@ -170,7 +170,7 @@ WRONG = [
     ("memory_math.count_parameters", count_without_a_second_table, "not tied it is a tensor of its own"),
     ("memory_math.count_parameters", count_without_positions, "an embedding for each of its positions"),
     ("memory_math.count_parameters", count_without_biases, "have biases here"),
-    ("memory_math.count_parameters", count_by_asking, "Mend the line"),
+    ("memory_math.count_parameters", count_by_asking, "count from the sizes"),
     ("memory_math.state_bytes", states_with_adam_as_8_bytes, "12 bytes a parameter, not 8"),
     ("memory_math.state_bytes", states_without_gradients, "gradients are missing"),
     ("memory_math.state_bytes", states_with_averages_in_bf16, "averages stay in fp32"),
