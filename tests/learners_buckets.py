@@ -106,6 +106,24 @@ def launch_by_names(bucket, sync):
         parameter.register_post_accumulate_grad_hook(hook)
 
 
+def launch_from_one_buffer(bucket, sync):
+    """Right: each gradient is copied as it becomes ready, into a buffer that is used again in the next backward."""
+    sizes, ready = [p.numel() for p in bucket], set()
+    buffer = torch.empty(sum(sizes))
+    places = dict(zip(bucket, buffer.split(sizes), strict=True))
+
+    def hook(parameter):
+        places[parameter].copy_(parameter.grad.flatten())
+        ready.add(parameter)
+        if len(ready) == len(bucket):
+            ready.clear()
+            if sync.active:
+                sync.in_flight += [[tuple(bucket), buffer, dist.all_reduce(buffer, async_op=True)]]
+
+    for parameter in bucket:
+        parameter.register_post_accumulate_grad_hook(hook)
+
+
 def launch_each(bucket, sync):
     for parameter in bucket:
 
@@ -196,4 +214,17 @@ def step_of_one_backward(model, optimizer, micro_batches, sync):
     optimizer.zero_grad()
     (sum(model(*batch) for batch in micro_batches) / len(micro_batches)).backward()
     sync.finish()
+    optimizer.step()
+
+
+def step_with_calls_of_its_own(model, optimizer, micro_batches, sync):
+    """As one who does without sync: the numbers are right."""
+    optimizer.zero_grad()
+    sync.active = False
+    for batch in micro_batches:
+        (model(*batch) / len(micro_batches)).backward()
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
     optimizer.step()

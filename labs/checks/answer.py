@@ -107,7 +107,7 @@ def error_hint(traceback: str, answer: Any = None) -> str:
     if "Received data size doesn't match" in traceback:
         return "The ranks met in different collectives. Every rank must issue the same ones, in the same order."
     if "MeterReplaced" in last:
-        return "The check measures with the functions of labs. Leave them as they are."
+        return "The check measures with these functions. Leave them as they are."
     if "cannot be sent back" in last:
         return "Return what the exercise asks for, finished: list(...) makes a list of a generator."
     if "'Shape' object has no attribute" in last:

@@ -9,6 +9,7 @@ from labs.checks.answer import learners_lines
 from labs.checks.exercise import Exercise
 from labs.checks.mistakes import buckets as overlap
 from labs.checks.mistakes import ddp as mistakes
+from labs.checks.seal import sealed
 from labs.checks.verdict import Verdict, failed, passed, row
 from labs.failures import RankFailed
 
@@ -68,19 +69,22 @@ def judge_plan_buckets(answer) -> Verdict:
     from labs.launcher import launch
 
     expected = [_plan(right.plan_buckets, plan) for plan in PLANS]
-    built = launch(_plans, answer, PLANS, expected, world_size=1, timeout_seconds=RANKS_LIMIT_SECONDS)[0]
+    built = launch(_plans, answer, PLANS, world_size=1, timeout_seconds=RANKS_LIMIT_SECONDS)[0]
     for plan, wanted, found in zip(PLANS, expected, built, strict=False):
         if found != wanted:
             return _plan_verdict(plan, wanted, found)
     return passed(f"The buckets are right for {len(PLANS)} lists of parameters, with frozen ones and 2-byte ones.")
 
 
-def _plans(plan_buckets, plans, expected) -> list:
-    """Call it once a plan, up to the first that it makes otherwise."""
+def _plans(plan_buckets, plans) -> list:
+    """Call it once a plan, up to the first that it makes otherwise; what is expected is made after each call."""
+    from labs.checks.reference import ddp as right
+
     built = []
-    for plan, wanted in zip(plans, expected, strict=True):
-        built.append(_plan(plan_buckets, plan))
-        if built[-1] != wanted:
+    for plan in plans:
+        with sealed():
+            built.append(_plan(plan_buckets, plan))
+        if built[-1] != _plan(right.plan_buckets, plan):
             break
     return built
 
@@ -157,7 +161,9 @@ def judge_train_step(answer) -> Verdict:
     from labs.checks.replicas import NUM_MICRO_BATCHES, NUM_STEPS
 
     replicas = _on_replicas("accumulated", answer)
-    verdict = overlap.of_accumulation(replicas, NUM_STEPS, NUM_MICRO_BATCHES) or mistakes.of_weights(replicas)
+    verdict = overlap.of_accumulation(
+        replicas, NUM_STEPS, NUM_MICRO_BATCHES, len(_bucket_names())
+    ) or mistakes.of_weights(replicas)
     return verdict or passed(
         f"{NUM_STEPS} steps of {NUM_MICRO_BATCHES} micro-batches: the twin's gradients, calls in the last alone."
     )

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from labs.checks.reference.ddp import Bucketed, plan_buckets
+from labs.checks.seal import sealed
 from labs.timeline import RankTimeline, TimelineRecorder
 
 VOCAB, WIDTH, SEQ = 11, 6, 5
@@ -29,7 +30,10 @@ Gradients = dict[str, torch.Tensor | None]
 
 @dataclass(frozen=True)
 class Replica:
-    """What one rank saw: lists by step of the gradients it had, those of the twin, and those of each rank alone."""
+    """What one rank saw: lists by step of the gradients it had, those of the twin, and those of each rank alone.
+
+    `replaced` names parameters that are other tensors than before, `switched` those frozen or freed.
+    """
 
     rank: int
     world_size: int
@@ -39,7 +43,8 @@ class Replica:
     alone: list[list[Gradients]] = field(default_factory=list)
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     twin_weights: dict[str, torch.Tensor] = field(default_factory=dict)
-    is_tied: bool = True
+    replaced: tuple[str, ...] = ()
+    switched: tuple[str, ...] = ()
     waited: bool = False
     num_left: int = 0
 
@@ -111,17 +116,29 @@ class Twin:
         self.optimizer.step()
 
 
+@sealed()
 def equalled(start_equal) -> Replica:
     """Let ranks begin with different seeds, and let the answer make them equal."""
     model = SmallModel(seed=dist.get_rank() + 1)
-    recorder = TimelineRecorder(model, times_transfers=False)
+    recorder, before = TimelineRecorder(model, times_transfers=False), _parameters(model)
+    was_trained = {name: parameter.requires_grad for name, parameter in before.items()}
     with recorder:
         start_equal(model)
-    tied = model.head.weight is model.token_embedding.weight and not model.position.weight.requires_grad
-    found = {"weights": state_of(model), "twin_weights": state_of(SmallModel(seed=1)), "is_tied": tied}
-    return Replica(dist.get_rank(), dist.get_world_size(), recorder.timeline, **found)
+    after = _parameters(model)
+    replaced = tuple(name for name in before if after.get(name) is not before[name])
+    switched = tuple(name for name, trained in was_trained.items() if before[name].requires_grad != trained)
+    found = {"weights": state_of(model), "twin_weights": state_of(SmallModel(seed=1))}
+    return Replica(
+        dist.get_rank(), dist.get_world_size(), recorder.timeline, **found, replaced=replaced, switched=switched
+    )
 
 
+def _parameters(model: nn.Module) -> Gradients:
+    """Parameters by name, a tied one under both of its names."""
+    return dict(model.named_parameters(remove_duplicate=False))
+
+
+@sealed()
 def averaged(average) -> Replica:
     """Train a few steps; the answer is called after each backward."""
     model = SmallModel(seed=0)
@@ -134,6 +151,7 @@ def averaged(average) -> Replica:
     return _trained(model, recorder, one_step, lambda step, rank: [batch_of(step, rank)])
 
 
+@sealed()
 def launched(launch_when_ready, folder: str) -> Replica:
     """Train with the answer's hooks on the course's own buckets.
 
@@ -188,13 +206,14 @@ class Turn:
             self._store.set("ended", "yes")
 
 
+@sealed()
 def accumulated(train_step) -> Replica:
     """Let the answer make optimizer steps of several micro-batches, with the course's own buckets."""
     model, steps = SmallModel(seed=0), []
     recorder = TimelineRecorder(model, times_transfers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     optimizer.register_step_pre_hook(lambda *_: steps.append(gradients_of(model)))
-    sync, twin = Bucketed(model, BUCKET_BYTES), Twin()
+    sync = Bucketed(model, BUCKET_BYTES)
 
     def batches(step: int, rank: int) -> list:
         return [batch_of(step, rank, micro_batch) for micro_batch in range(NUM_MICRO_BATCHES)]
@@ -202,6 +221,7 @@ def accumulated(train_step) -> Replica:
     with recorder:
         for step in range(NUM_STEPS):
             train_step(model, optimizer, batches(step, dist.get_rank()), sync)
+    twin = Twin()
     for step in range(NUM_STEPS):
         twin.step([batches(step, rank) for rank in range(dist.get_world_size())])
     return Replica(
@@ -211,7 +231,7 @@ def accumulated(train_step) -> Replica:
 
 
 def _trained(model: nn.Module, recorder: TimelineRecorder, one_step, batches) -> Replica:
-    twin, built = Twin(), []
+    built = []
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     with recorder:
         for step in range(NUM_STEPS):
@@ -219,6 +239,7 @@ def _trained(model: nn.Module, recorder: TimelineRecorder, one_step, batches) ->
             built.append(gradients_of(model))
             optimizer.step()
             optimizer.zero_grad()
+    twin = Twin()  # only now: an answer that looks around finds nothing to copy
     for step in range(NUM_STEPS):
         twin.step([batches(step, rank) for rank in range(dist.get_world_size())])
     return Replica(

@@ -14,9 +14,10 @@ class MeterReplaced(Exception):
 @contextmanager
 def sealed() -> Iterator[None]:
     """Run an answer; names of labs that it adds are its own affair. Raises MeterReplaced, naming what was replaced."""
-    before = _functions()
+    look = _functions  # an answer that replaces it is seen by the one that stands here
+    before = look()
     yield
-    after = _functions()
+    after = look()
     replaced = [
         f"{module}.{name}" for (module, name), value in before.items() if after.get((module, name)) is not value
     ]
@@ -25,5 +26,19 @@ def sealed() -> Iterator[None]:
 
 
 def _functions() -> dict[tuple[str, str], object]:
-    rooms = [(name, room) for name, room in sys.modules.items() if name.startswith("labs.") and room is not None]
-    return {(name, key): value for name, room in rooms for key, value in vars(room).items() if callable(value)}
+    """Functions and classes of the rooms of labs, and the methods of these classes."""
+    found = {}
+    for room, module in list(sys.modules.items()):
+        if not room.startswith("labs.") or module is None:
+            continue
+        for name, value in list(vars(module).items()):
+            if callable(value):
+                found[room, name] = value
+            if isinstance(value, type) and value.__module__ == room:
+                methods = {key: method for key, method in vars(value).items() if callable(method) or _is_bound(method)}
+                found |= {(room, f"{name}.{key}"): method for key, method in methods.items()}
+    return found
+
+
+def _is_bound(value: object) -> bool:
+    return isinstance(value, (property, staticmethod, classmethod))

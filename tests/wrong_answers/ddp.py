@@ -1,5 +1,7 @@
 """Answers to lesson 03 as learners write them: right ones, and wrong ones with the hint that each must get."""
 
+import sys
+
 import torch
 import torch.distributed as dist
 from learners_buckets import (
@@ -10,6 +12,7 @@ from learners_buckets import (
     launch_before_the_gradient,
     launch_by_names,
     launch_each,
+    launch_from_one_buffer,
     launch_from_the_last_in_the_list,
     launch_later,
     launch_with_a_hook_of_nothing,
@@ -19,6 +22,7 @@ from learners_buckets import (
     plan_in_order,
     step,
     step_of_one_backward,
+    step_with_calls_of_its_own,
 )
 from torch import nn
 
@@ -77,6 +81,27 @@ def start_by_zero_and_sum(model):
         if dist.get_rank():
             tensor.zero_()
         dist.all_reduce(tensor)
+
+
+def start_with_the_seed_of_the_check(model):
+    model.load_state_dict(type(model)(seed=1).state_dict())
+    dist.broadcast(torch.zeros(1), 0)
+
+
+def start_frozen_for_good(model):
+    for parameter in model.parameters():
+        parameter.requires_grad = False
+    start_equal(model)
+
+
+@torch.no_grad()
+def start_in_one_call(model):
+    """Right: everything in one long tensor."""
+    tensors = [*model.parameters(), *model.buffers()]
+    whole = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.broadcast(whole, 0)
+    for tensor, piece in zip(tensors, whole.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(piece.view_as(tensor))
 
 
 @torch.no_grad()
@@ -162,6 +187,23 @@ def naive_on_rank_0_alone(model):
         naive(model)
 
 
+def naive_that_blinds_the_check(model):
+    from labs.checks import replicas
+
+    average(model, put_back=False)
+    replicas.Twin.step = lambda twin, batches: twin.expected.append({})
+
+
+def naive_that_writes_into_the_twin(model):
+    """As one who looks through the frames of the check for what is expected."""
+    frame = sys._getframe(1)
+    while frame:
+        if "twin" in frame.f_locals:
+            frame.f_locals["twin"].model = model
+        frame = frame.f_back
+    average(model, put_back=False)
+
+
 def flat_not_put_back(model):
     trained = [p for p in model.parameters() if p.grad is not None]
     dist.all_reduce(pack(trained))
@@ -202,9 +244,11 @@ def flat_summed(model):
 RIGHT = [
     ("ddp.start_equal", start_from_state),
     ("ddp.start_equal", start_outside_no_grad),
+    ("ddp.start_equal", start_in_one_call),
     ("ddp.naive", lambda model: average(model)),
     ("ddp.plan_buckets", plan()),
     ("ddp.launch_when_ready", launch_by_names),
+    ("ddp.launch_when_ready", launch_from_one_buffer),
     ("ddp.train_step", step(clear="after")),
 ]
 
@@ -219,6 +263,8 @@ WRONG = [
     ("ddp.start_equal", start_untied, "Fill the tensors that are there"),
     ("ddp.start_equal", start_by_zero_and_sum, "that is a broadcast"),
     ("ddp.start_equal", start_twice, "Each tensor once"),
+    ("ddp.start_equal", start_with_the_seed_of_the_check, "known to rank 0 alone"),
+    ("ddp.start_equal", start_frozen_for_good, "what was frozen is frozen"),
     ("ddp.naive", lambda model: None, "nothing was averaged"),
     ("ddp.naive", naive_sum, "That is the sum over ranks"),
     ("ddp.naive", naive_not_put_back, "What came back from all_reduce is not in it"),
@@ -229,6 +275,8 @@ WRONG = [
     ("ddp.naive", naive_frozen, "its grad is None"),
     ("ddp.naive", naive_gathering, "that is one all_reduce"),
     ("ddp.naive", flat, "a call of its own"),
+    ("ddp.naive", naive_that_blinds_the_check, "Leave them as they are"),
+    ("ddp.naive", naive_that_writes_into_the_twin, "What came back from all_reduce is not in it"),
     ("ddp.flat", naive, "pack all gradients into one long tensor"),
     ("ddp.flat", flat_not_put_back, "was not put back"),
     ("ddp.flat", flat_in_other_places, "in other places"),
@@ -271,4 +319,5 @@ WRONG = [
     ("ddp.train_step", step(clear="early"), "before the first backward"),
     ("ddp.train_step", step(finish="never"), "call sync.finish()"),
     ("ddp.train_step", step(step_each=True), "One optimizer step"),
+    ("ddp.train_step", step_with_calls_of_its_own, "Nothing else has to travel"),
 ]

@@ -224,7 +224,7 @@ WRONG = [
     ("fsdp.shard_rows", rows(ceiled, owned), "Own rows first"),
     ("fsdp.wrap", wrap_nothing, "Call it at least once"),
     ("fsdp.wrap", ddp, "Averaging gradients of whole replicas is data parallel"),
-    ("fsdp.wrap", only_the_root_and_no_meter, "The check measures with the functions of labs"),
+    ("fsdp.wrap", only_the_root_and_no_meter, "The check measures with these functions"),
     ("fsdp.wrap", averaging_by_hooks_that_return, "Let it return nothing"),
     ("fsdp.wrap", only_the_root, "One unit for all saves nothing"),
     ("fsdp.wrap", cut(), "The root takes what is in no other unit"),

@@ -86,7 +86,7 @@ def of_waiting(replicas: Sequence) -> Verdict | None:
     return failed(found, hint, row("rank 0 ends its backward alone", "yes", "no"))
 
 
-def of_accumulation(replicas: Sequence, num_steps: int, num_micro_batches: int) -> Verdict | None:
+def of_accumulation(replicas: Sequence, num_steps: int, num_micro_batches: int, num_buckets: int) -> Verdict | None:
     """Optimizer steps, calls by micro-batch, gradients: in this order."""
     for replica in replicas:
         if len(replica.built) != num_steps:
@@ -102,7 +102,11 @@ def of_accumulation(replicas: Sequence, num_steps: int, num_micro_batches: int) 
                 "is why a batch is cut into micro-batches at all."
             )
             return failed(found, hint, row("backward passes", num_steps * num_micro_batches, backwards))
-    return _accumulated_gradients(replicas, num_micro_batches) or _quiet_micro_batches(replicas, num_micro_batches)
+    return (
+        _accumulated_gradients(replicas, num_micro_batches)
+        or _quiet_micro_batches(replicas, num_micro_batches)
+        or _one_synchronisation(replicas, num_micro_batches, num_buckets)
+    )
 
 
 def _accumulated_gradients(replicas, num_micro_batches: int) -> Verdict | None:
@@ -153,6 +157,19 @@ def _quiet_micro_batches(replicas, k: int) -> Verdict | None:
             found = "The numbers are right, and gradients travel after each micro-batch."
             hint = "Only the sum is needed. Set sync.active off in all micro-batches but the last one."
             return failed(found, hint, row("calls by micro-batch", expected, calls))
+    return None
+
+
+def _one_synchronisation(replicas, k: int, num_buckets: int) -> Verdict | None:
+    """Whether nothing travels beside what sync sends."""
+    for replica in replicas:
+        first = sum(call.micro_batch < k for call in replica.timeline.transfers)
+        if first > num_buckets:
+            found = (
+                f"The numbers are right, and a step takes {first} collectives, where sync has {num_buckets} buckets."
+            )
+            hint = "sync averages by itself in the backward for which it is active. Nothing else has to travel."
+            return failed(found, hint, row("collectives in one step", f"at most {num_buckets}", first))
     return None
 
 

@@ -19,9 +19,18 @@ def of_start(replicas: Sequence) -> Verdict | None:
             name = wrong[0]
             built, expected = replica.weights[name].flatten()[:3], replica.twin_weights[name].flatten()[:3]
             return failed(found, _start_hint(replicas, wrong, kinds), row(f"{name}, first three", expected, built))
-        if not replica.is_tied:
-            found = f"On rank {replica.rank} the values are right, and head and embedding are no longer one tensor."
-            return failed(found, "Fill the tensors that are there (broadcast does), instead of putting new ones there.")
+        if replica.replaced:
+            found = f"On rank {replica.rank} the values are right, and other tensors hold them: {replica.replaced[0]}."
+            hint = (
+                "Fill the tensors that are there (broadcast does): new ones are not tied, and no optimizer knows them."
+            )
+            return failed(found, hint)
+        if replica.switched:
+            found = (
+                f"On rank {replica.rank} the values are right, and requires_grad has changed in {replica.switched[0]}."
+            )
+            hint = "What was trained stays trained, and what was frozen is frozen: torch.no_grad() changes neither."
+            return failed(found, hint)
     if kinds - {"broadcast"} or not kinds:
         found = f"The values are right, and they came by {', '.join(sorted(kinds)) or 'no collective at all'}."
         return failed(found, "One rank has it and all need it: that is a broadcast, and it sends the fewest bytes.")
@@ -30,6 +39,19 @@ def of_start(replicas: Sequence) -> Verdict | None:
     if calls > most:
         found = f"The values are right, in {calls} broadcasts."
         return failed(found, "Each tensor once is enough.", row("broadcasts", f"at most {most}", calls))
+    return _start_bytes(replicas)
+
+
+def _start_bytes(replicas) -> Verdict | None:
+    """Whether the broadcasts can have brought the values: a tied weight counts once."""
+    weights = {name: value for name, value in replicas[0].weights.items() if name != "head.weight"}
+    least = sum(value.nbytes for value in weights.values())
+    for replica in replicas:
+        built = sum(call.size_bytes for call in replica.timeline.transfers)
+        if built < least:
+            found = f"The values are right, and rank {replica.rank} cannot have them from these broadcasts."
+            hint = "What rank 0 drew is known to rank 0 alone. Broadcast all of it, and let the others keep what comes."
+            return failed(found, hint, row("bytes of all broadcasts", f"at least {least}", built))
     return None
 
 
@@ -173,7 +195,7 @@ def _bytes_verdict(replica, step: int, calls, expected_bytes: int) -> Verdict | 
     if built == 2 * expected_bytes:
         hint = "Each element travels with 8 bytes. Keep the type that the gradients have: 4 bytes are enough."
     elif built > expected_bytes:
-        hint = "More than the gradients travels. Frozen parameters have none, and a tied weight has one."
+        hint = "More than the gradients travels. Frozen parameters have none, a tied weight has one, padding is none."
     else:
         hint = "Fewer bytes travel than the gradients have, so some carry less than they should."
     return failed(found, hint, row("bytes of all calls in one step", expected_bytes, built))
