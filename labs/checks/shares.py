@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from labs.checks.ranks import overheard
+from labs.checks.seal import sealed
 from labs.recorder import Recorder
 from labs.wire import WireMeter, new_instrument_group
 
@@ -61,6 +63,7 @@ def long_table_of(rank: int) -> torch.Tensor:
     return 10_000 + torch.randn(LONG_COUNTS[rank], 3, generator=torch.Generator().manual_seed(rank))
 
 
+@sealed()
 def scaled(standardizer: Callable) -> list[Scaled]:
     """Fit on both tables and transform rows that were not in them."""
     meters = new_instrument_group()
@@ -76,14 +79,14 @@ def statistics(table: Callable) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _scaled(standardizer: Callable, table: Callable, meters) -> Scaled:
-    mean, std = statistics(table)
-    probes = torch.stack([mean, mean + std, mean - 3 * std, mean + 7 * std])
     recorder, wire, scaler = Recorder(meters), WireMeter(meters), standardizer()
     wire.start()
     recorder.start()
     scaler.fit(table(dist.get_rank()).clone())
     calls = recorder.stop().calls
     _, received = wire.stop()
+    mean, std = statistics(table)
+    probes = torch.stack([mean, mean + std, mean - 3 * std, mean + 7 * std])
     recorder.start()
     twice = [_transformed(scaler, probes[-1:]) for _ in range(2)]
     alone = [_transformed(scaler, probe[None]) for probe in probes]
@@ -108,15 +111,16 @@ EVALUATORS = 4
 
 @dataclass(frozen=True)
 class Counted:
-    """What one rank returned for each set, and the numbers of the rows that it had predicted."""
+    """What one rank returned for each set, the numbers of the rows that it predicted, whether it heard of others."""
 
     values: list[object]
     predicted: list[list[int]]
+    has_heard: list[bool]
 
 
 def counted(accuracy: Callable) -> Counted:
     """Let the answer evaluate every set; a row's first column is its number."""
-    values, predicted = [], []
+    values, predicted, has_heard = [], [], []
     for count, wrong in SETS:
         numbers: list[int] = []
 
@@ -126,14 +130,16 @@ def counted(accuracy: Callable) -> Counted:
             return torch.tensor([number % 3 if number not in wrong else 7 for number in mine], dtype=torch.long)
 
         rows = torch.stack([torch.arange(count), torch.zeros(count, dtype=torch.long)], dim=1)
-        values.append(_number(accuracy(predict, rows, torch.arange(count) % 3)))
+        value, heard = overheard(accuracy, predict, rows, torch.arange(count) % 3)
+        values.append(_number(value))
+        has_heard.append(heard)
         predicted.append(numbers)
-    return Counted(values, predicted)
+    return Counted(values, predicted, has_heard)
 
 
 def _number(value: object) -> object:
     """A number or a tensor of one as a float, anything else as text."""
     try:
-        return float(value)
+        return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError, RuntimeError):
         return repr(value)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from labs.checks.exercise import Exercise
-from labs.checks.verdict import failed, passed, row
+from labs.checks.ranks import overheard
+from labs.checks.verdict import Verdict, failed, passed, row
 from labs.launcher import launch
 
 LIMIT_SECONDS = 20.0
@@ -22,13 +23,15 @@ SHARES = (
 def judge_global_sum(answer):
     """Ask for the sum of one number a rank, on 2, 3 and 4 ranks."""
     for numbers in NUMBERS:
-        got = launch(_answer_to_number, answer, numbers, world_size=len(numbers), timeout_seconds=LIMIT_SECONDS)
+        got, has_heard = _on_ranks(_answer_to_number, answer, numbers)
         total = sum(numbers)
         if problem := _not_numbers(got):
             return problem
         if not _all_close(got, total):
             found = f"{len(numbers)} ranks hold {_listed(numbers)}; their sum is {total:g}."
             return failed(found, _sum_hint(got, numbers, total), *_rows(total, got))
+        if silent := _silent(has_heard):
+            return silent
     return passed("Every rank returns the same sum, on 2, 3 and 4 ranks.")
 
 
@@ -51,7 +54,7 @@ def _sum_hint(got, numbers, total) -> str:
 def judge_global_mean(answer):
     """Ask for the mean over all elements of unequal shares, on 2, 3 and 4 ranks."""
     for shares in SHARES:
-        got = launch(_answer_to_share, answer, shares, world_size=len(shares), timeout_seconds=LIMIT_SECONDS)
+        got, has_heard = _on_ranks(_answer_to_share, answer, shares)
         elements = [element for share in shares for element in share]
         mean = sum(elements) / len(elements)
         if problem := _not_numbers(got):
@@ -61,6 +64,8 @@ def judge_global_mean(answer):
                 f"{len(shares)} ranks hold shares of {_listed(map(len, shares))} elements; their mean is {mean:.4g}."
             )
             return failed(found, _mean_hint(got, shares), *_rows(mean, got))
+        if silent := _silent(has_heard):
+            return silent
     return passed("Every rank returns the mean over all elements, also where a rank holds none.")
 
 
@@ -88,18 +93,34 @@ def _disagreement(got) -> str:
     return "The ranks do not agree: each must use the result of a collective that gives it to all ranks."
 
 
-def _answer_to_number(answer, numbers) -> float:
+def _on_ranks(harness, answer, brought) -> tuple[list, list[bool]]:
+    """Return what each rank returned, and whether it had heard anything from the others."""
+    pairs = launch(harness, answer, brought, world_size=len(brought), timeout_seconds=LIMIT_SECONDS)
+    return [value for value, _ in pairs], [has_heard for _, has_heard in pairs]
+
+
+def _silent(has_heard) -> Verdict | None:
+    """Refuse right numbers of a rank that nobody has told anything."""
+    if all(has_heard):
+        return None
+    found = f"The numbers are right, and rank {has_heard.index(False)} has received nothing from the others."
+    return failed(found, "What the others hold can come from them alone: let a collective carry it.")
+
+
+def _answer_to_number(answer, numbers) -> tuple[float | str, bool]:
     """Run the answer on one rank with the number that only this rank is given."""
     import torch.distributed as dist
 
-    return _number(answer(numbers[dist.get_rank()]))
+    value, has_heard = overheard(answer, numbers[dist.get_rank()])
+    return _number(value), has_heard
 
 
-def _answer_to_share(answer, shares) -> float:
+def _answer_to_share(answer, shares) -> tuple[float | str, bool]:
     import torch
     import torch.distributed as dist
 
-    return _number(answer(torch.tensor(shares[dist.get_rank()])))
+    value, has_heard = overheard(answer, torch.tensor(shares[dist.get_rank()]))
+    return _number(value), has_heard
 
 
 def _number(value):
@@ -107,7 +128,7 @@ def _number(value):
     if value is None or isinstance(value, (str, bytes)):
         return repr(value)
     try:
-        return float(value)
+        return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError, RuntimeError):
         return repr(value)
 

@@ -4,15 +4,19 @@ import torch
 from learners_shares import (
     Fitted,
     accuracy_by,
+    accuracy_by_messages,
+    accuracy_from_the_check,
     accuracy_of_all_rows,
     accuracy_of_rank_0,
     accuracy_right_and_shared_by_blocks,
     as_float32,
     by_chan,
+    by_messages,
     by_squares,
     chunked,
     dropped,
     each_own,
+    from_the_check,
     gathered,
     gathered_by_messages,
     mean_of_accuracies,
@@ -292,7 +296,9 @@ RIGHT = [
     ("honest_evaluation.choose", choose_by_folds),
     ("honest_evaluation.choose", choose_without_fitting_again),
     ("honest_evaluation.standardizer", by_chan),
+    ("honest_evaluation.standardizer", by_messages),
     ("honest_evaluation.accuracy", accuracy_right_and_shared_by_blocks),
+    ("honest_evaluation.accuracy", accuracy_by_messages),
 ]
 
 WRONG = [
@@ -355,6 +361,7 @@ WRONG = [
     ("honest_evaluation.standardizer", Fitted(transform="running"), "changes what fit has kept"),
     ("honest_evaluation.standardizer", Fitted(transform="collective"), "fitted once, in fit"),
     ("honest_evaluation.standardizer", Fitted(transform="nothing"), "Return the scaled rows"),
+    ("honest_evaluation.standardizer", from_the_check, "let sum_over_ranks carry it"),
     ("honest_evaluation.accuracy", accuracy_by(padded), "DistributedSampler repeats"),
     ("honest_evaluation.accuracy", accuracy_by(dropped), "predicted by nobody"),
     ("honest_evaluation.accuracy", accuracy_by(chunked), "chunk makes fewer parts"),
@@ -369,4 +376,5 @@ WRONG = [
     ("honest_evaluation.accuracy", accuracy_by(strided, "percent"), "in percent"),
     ("honest_evaluation.accuracy", accuracy_by(strided, "wrong ones"), "share of wrong predictions"),
     ("honest_evaluation.accuracy", accuracy_by(strided, "twice divided"), "divide it by len(labels) alone"),
+    ("honest_evaluation.accuracy", accuracy_from_the_check, "the other ranks know alone"),
 ]

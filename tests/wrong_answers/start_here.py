@@ -92,10 +92,30 @@ def own_sum_over_all_elements(share):
     return share.sum().item() / sum_on_every_rank(float(len(share)))
 
 
+def sum_that_is_known_beforehand(number):
+    from labs.checks.start_here import NUMBERS
+
+    return sum(next(numbers for numbers in NUMBERS if len(numbers) == dist.get_world_size()))
+
+
+def mean_by_messages(share):
+    """Right: without any collective. An array of one is a number, too."""
+    total, rank, world = torch.tensor([share.sum(), len(share)]), dist.get_rank(), dist.get_world_size()
+    going = total.clone()
+    for _ in range(world - 1):
+        coming = torch.empty_like(going)
+        sending = dist.isend(going, (rank + 1) % world)
+        dist.recv(coming, (rank - 1) % world)
+        sending.wait()
+        total, going = total + coming, coming
+    return (total[:1] / total[1:]).numpy()
+
+
 RIGHT = [
     ("start_here.global_sum", sum_as_a_tensor),
     ("start_here.global_sum", sum_of_what_all_gather_brings),
     ("start_here.global_mean", mean_of_all_that_all_gather_brings),
+    ("start_here.global_mean", mean_by_messages),
 ]
 
 WRONG = [
@@ -107,6 +127,7 @@ WRONG = [
     ("start_here.global_sum", sum_that_raises, "Mend the line"),
     ("start_here.global_sum", sum_that_is_not_returned, "returned None"),
     ("start_here.global_sum", sum_where_rank_0_calls_once_more, "the same collectives"),
+    ("start_here.global_sum", sum_that_is_known_beforehand, "let a collective carry it"),
     ("start_here.global_mean", mean_of_own_share, "mean of its own share"),
     ("start_here.global_mean", mean_of_means, "mean of the means"),
     ("start_here.global_mean", mean_of_the_ranks_that_hold_something, "mean of the means"),

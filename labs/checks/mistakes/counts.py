@@ -20,6 +20,10 @@ def of_accuracy(by_rank: Sequence, sets: Sequence) -> Verdict | None:
     for index, (count, wrong) in enumerate(sets):
         if index in wrong_ones or (not wrong_ones and not _is_shared(by_rank, index, count)):
             return _verdict(by_rank, index, count, wrong)
+    silent = [rank for rank, seen in enumerate(by_rank) if not all(seen.has_heard)]
+    if silent:
+        found = f"The numbers are right, and rank {silent[0]} has received nothing from the others."
+        return failed(found, "How many are right elsewhere, the other ranks know alone: add up over ranks.")
     return None
 
 

@@ -176,6 +176,9 @@ def _of_long_statistics(seen, long_table) -> Verdict | None:
 
 def _of_traffic(seen) -> Verdict | None:
     for rank, one in enumerate(seen):
+        if not one.call_bytes and one.received_bytes == 0:
+            found = f"The numbers are right, and rank {rank} has received nothing from the others."
+            return failed(found, "What lies on other ranks can be known from them alone: let sum_over_ranks carry it.")
         moved = max(one.call_bytes, one.received_bytes or 0)
         if moved > MOST_BYTES:
             found = "The numbers are right, and the rows themselves travel: every rank fetches the training set."
