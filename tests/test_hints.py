@@ -14,7 +14,8 @@ def new_session(monkeypatch):
 
 @pytest.mark.parametrize("exercise", all_exercises())
 def test_every_exercise_has_three_different_steps(exercise):
-    assert len(set(find_exercise(exercise).hints)) == 3
+    hints = find_exercise(exercise).hints
+    assert len(set(hints)) == 3, f"{exercise} has hints={hints}; give a nudge, the approach, and almost the answer"
     assert find_exercise(exercise).asked.endswith(".")
 
 

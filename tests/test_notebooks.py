@@ -104,7 +104,7 @@ def test_the_prose_respects_the_reader(lesson):
         if cell.cell_type != "markdown":
             continue
         belittling = re.search(r"\b(simply|just|obviously|of course|trivial(ly)?|easy|easily)\b", cell.source, re.I)
-        assert not belittling, cell.source
+        assert not belittling, f"{belittling[0]!r} calls a thing easy: {cell.source}"
         for paragraph in re.split(r"\n\s*\n|\n(?=[-*|#>] |\d+\. )", cell.source):
             assert len(paragraph.split()) <= MAX_WORDS, paragraph
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labs.config import ModelTrainingConfig
+from labs.config import STRATEGIES, ModelTrainingConfig
 from labs.scenario import Scenario
 from labs.schedule import step_collectives
 from labs.spec import ModelSpec
@@ -75,6 +75,12 @@ def test_a_group_of_shards_that_straddles_hosts_counts_as_between_hosts(shard_si
 def test_ranks_of_one_host_send_nothing_between_hosts():
     assert step_traffic(Scenario(model="gpt2", strategy="hsdp", world_size=8)).between_hosts == ()
     assert step_traffic(Scenario(model="gpt2", strategy="ddp", world_size=9)).within_host == ()
+
+
+@pytest.mark.parametrize("strategy", [strategy for strategy in STRATEGIES if strategy != "single"])
+def test_every_strategy_of_several_ranks_sends_something(strategy):
+    sent = step_traffic(Scenario(model="gpt2", strategy=strategy, world_size=4)).sent_bytes
+    assert sent > 0, f"labs/step_traffic.py does not know {strategy}"
 
 
 def test_one_rank_sends_nothing():
