@@ -41,7 +41,7 @@ def plan(close=lambda size, own, limit: size >= limit, frozen=False, measure=lam
     return plan_buckets
 
 
-def launch(trigger, is_active=lambda sync: sync.active, wait=False, is_async=True, note=True):
+def launch(trigger, is_active=lambda sync: sync.active, wait=False, is_async=True, note=True, triple=lambda *t: t):
     """launch_when_ready with another trigger: trigger(number of the call, size of the bucket)."""
 
     def launch_when_ready(bucket, sync):
@@ -54,7 +54,7 @@ def launch(trigger, is_active=lambda sync: sync.active, wait=False, is_async=Tru
                 if wait:
                     work.wait()
                 if note:
-                    sync.in_flight.append((bucket, total, work or Done()))
+                    sync.in_flight.append(triple(bucket, total, work or Done()))
 
         for parameter in bucket:
             parameter.register_post_accumulate_grad_hook(ready)
@@ -124,6 +124,17 @@ def launch_from_one_buffer(bucket, sync):
         parameter.register_post_accumulate_grad_hook(hook)
 
 
+def launch_what_was_computed(bucket, sync):
+    """As one who finds torch's hook for several tensors: it is given gradients before they are added up."""
+
+    def hook(gradients):
+        if sync.active:
+            total = torch.cat([gradient.flatten() for gradient in gradients])
+            sync.in_flight.append((bucket, total, dist.all_reduce(total, async_op=True)))
+
+    torch.autograd.graph.register_multi_grad_hook(bucket, hook)
+
+
 def launch_each(bucket, sync):
     for parameter in bucket:
 
@@ -143,7 +154,7 @@ def launch_before_the_gradient(bucket, sync):
     bucket[-1].register_hook(ready)
 
 
-def step(active=lambda n, k: n == k - 1, divide=True, clear="before", finish="end", step_each=False):
+def step(active=lambda n, k: n == k - 1, divide_by=None, clear="before", finish="end", step_each=False):
     def train_step(model, optimizer, micro_batches, sync):
         k = len(micro_batches)
         if clear == "before":
@@ -152,7 +163,7 @@ def step(active=lambda n, k: n == k - 1, divide=True, clear="before", finish="en
             if clear == "each":
                 optimizer.zero_grad()
             sync.active = active(number, k)
-            (model(*batch) / (k if divide else 1)).backward()
+            (model(*batch) / (divide_by or k)).backward()
             if finish == "each":
                 sync.finish()
             if step_each:
@@ -163,6 +174,8 @@ def step(active=lambda n, k: n == k - 1, divide=True, clear="before", finish="en
             optimizer.zero_grad()
         if not step_each:
             optimizer.step()
+        if finish == "late":
+            sync.finish()
         if clear == "after":
             optimizer.zero_grad()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from labs.checks.answer import learners_lines
 from labs.checks.exercise import Exercise
@@ -99,11 +99,11 @@ def _plan(plan_buckets, plan) -> list[list[int]] | None:
         for index, (size, name) in enumerate(zip(sizes, types, strict=True))
     ]
     number = {id(parameter): index for index, parameter in enumerate(parameters)}
+    buckets = plan_buckets(parameters, bucket_bytes)
+    buckets = list(buckets) if isinstance(buckets, Iterator) else buckets  # an error in there is the answer's own
     try:
-        return [[number[id(parameter)] for parameter in bucket] for bucket in plan_buckets(parameters, bucket_bytes)]
-    except (TypeError, KeyError) as error:
-        if "plan_buckets" in str(error):
-            raise
+        return [[number[id(parameter)] for parameter in bucket] for bucket in buckets]
+    except (TypeError, KeyError):
         return None
 
 
@@ -114,9 +114,12 @@ def _plan_verdict(plan, expected, built) -> Verdict:
     if built is None:
         return failed(found, "Return a list of lists of the parameters that you were given.")
     hint = next((hint for wrong, hint in overlap.PLAN_BUCKETS if _explains(wrong, plan, built)), None)
-    missing = {index for bucket in expected for index in bucket} - {index for bucket in built for index in bucket}
+    placed = [index for bucket in built for index in bucket]
+    missing = {index for bucket in expected for index in bucket} - set(placed)
     if hint is None and missing:
         hint = f"Parameters {sorted(missing)} are in no bucket: they would never be averaged."
+    if hint is None and len(set(placed)) < len(placed):
+        hint = "Some parameter is in two buckets, so its gradient would travel twice. Is the open bucket a new list?"
     rows = row("numbers of the parameters, by bucket", str(expected), str(built))
     return failed(found, hint or "Follow the bytes of each bucket on paper, from the last parameter on.", rows)
 

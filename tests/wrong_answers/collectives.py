@@ -167,6 +167,23 @@ def reduce_in_place(tensor):
     tensor.copy_(ring_all_reduce(tensor))
 
 
+def gather_in_double(piece, num_elements):
+    return ring_all_gather(piece.double(), num_elements).float()
+
+
+def gather_rounded(piece, num_elements):
+    return ring_all_gather(piece.bfloat16(), num_elements).float()
+
+
+def reduce_on_rank_0_alone(tensor):
+    total = ring_all_gather(ring_reduce_scatter(tensor), tensor.numel())
+    return tensor if dist.get_rank() else total
+
+
+def reduce_to_a_row(tensor):
+    return ring_all_gather(ring_reduce_scatter(tensor), tensor.numel())[None]
+
+
 def reduce_at_the_root(tensor):
     rank, n = place()
     total, other = tensor.clone(), torch.empty_like(tensor)
@@ -262,6 +279,8 @@ WRONG = [
     ("collectives.ring_all_gather", gather_at_the_root, "Everything passes rank 0"),
     ("collectives.ring_all_gather", gather_directly, "more links than a ring has"),
     ("collectives.ring_all_gather", gather_by_the_library, "That is the library's"),
+    ("collectives.ring_all_gather", gather_in_double, "elements of another type"),
+    ("collectives.ring_all_gather", gather_rounded, "digits are lost"),
     ("collectives.ring_all_gather", gather_all_send_first, "if all ranks send first"),
     ("collectives.ring_all_reduce", reduce_at_the_root, "Everything passes rank 0"),
     ("collectives.ring_all_reduce", reduce_by_the_library, "That is the library's"),
@@ -270,6 +289,8 @@ WRONG = [
     ("collectives.ring_all_reduce", reduce_to_the_mean, "That is the mean"),
     ("collectives.ring_all_reduce", reduce_without_the_gather, "A second one, the all-gather"),
     ("collectives.ring_all_reduce", reduce_in_place, "returns None"),
+    ("collectives.ring_all_reduce", reduce_on_rank_0_alone, "on every rank and in every case"),
+    ("collectives.ring_all_reduce", reduce_to_a_row, "is [1, 12], and [12] is asked for"),
     ("collectives.ring_all_reduce", ring_all_reduce, "what you wrote yourself"),
     ("collectives.all_reduce_seconds", seconds_of_one_trip, "one trip"),
     ("collectives.all_reduce_seconds", seconds_of_whole_tensors, "one piece"),

@@ -15,6 +15,7 @@ from learners_buckets import (
     launch_from_one_buffer,
     launch_from_the_last_in_the_list,
     launch_later,
+    launch_what_was_computed,
     launch_with_a_hook_of_nothing,
     never,
     plan,
@@ -182,6 +183,41 @@ def naive_gathering(model):
             parameter.grad = sum(all_of_them) / len(all_of_them)
 
 
+def naive_over_two(model):
+    average(model, divide=False)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad /= 2
+
+
+def naive_over_nothing(model):
+    average(model, divide=False)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad /= 0
+
+
+def flat_in_half(model):
+    trained = [p for p in model.parameters() if p.grad is not None]
+    total = pack(trained).bfloat16()
+    dist.all_reduce(total)
+    unpack(total.float(), trained)
+
+
+def plan_with_nbytes_called(parameters, bucket_bytes):
+    return [[p for p in reversed(parameters) if p.nbytes() >= bucket_bytes]]
+
+
+def plan_with_one_list(parameters, bucket_bytes):
+    """As one who appends the open bucket and fills it further."""
+    buckets, bucket = [], []
+    for parameter in reversed([p for p in parameters if p.requires_grad]):
+        bucket.append(parameter)
+        if sum(p.nbytes for p in bucket) >= bucket_bytes:
+            buckets.append(bucket)
+    return buckets
+
+
 def naive_on_rank_0_alone(model):
     if dist.get_rank() == 0:
         naive(model)
@@ -275,6 +311,8 @@ WRONG = [
     ("ddp.naive", naive_frozen, "its grad is None"),
     ("ddp.naive", naive_gathering, "that is one all_reduce"),
     ("ddp.naive", flat, "a call of its own"),
+    ("ddp.naive", naive_over_two, "divided by 2"),
+    ("ddp.naive", naive_over_nothing, "what is it divided by"),
     ("ddp.naive", naive_that_blinds_the_check, "Leave them as they are"),
     ("ddp.naive", naive_that_writes_into_the_twin, "What came back from all_reduce is not in it"),
     ("ddp.flat", naive, "pack all gradients into one long tensor"),
@@ -282,6 +320,7 @@ WRONG = [
     ("ddp.flat", flat_in_other_places, "in other places"),
     ("ddp.flat", flat_with_frozen, "Frozen parameters have none"),
     ("ddp.flat", flat_in_double, "Each element travels with 8 bytes"),
+    ("ddp.flat", flat_in_half, "digits are lost"),
     ("ddp.flat", flat_summed, "That is the sum over ranks"),
     ("ddp.plan_buckets", plan_forward, "turn the parameters round"),
     ("ddp.plan_buckets", plan_in_order, "not the list of buckets"),
@@ -295,6 +334,9 @@ WRONG = [
     ("ddp.plan_buckets", lambda p, b: [[x] for x in reversed(p) if x.requires_grad], "naive version again"),
     ("ddp.plan_buckets", lambda p, b: [[x for x in reversed(p) if x.requires_grad]], "flat version again"),
     ("ddp.plan_buckets", lambda p, b: None, "a list of lists"),
+    ("ddp.plan_buckets", plan_with_nbytes_called, "Mend the line"),
+    ("ddp.plan_buckets", plan_with_one_list, "in two buckets"),
+    ("ddp.launch_when_ready", launch_what_was_computed, "parameter.grad holds both"),
     ("ddp.launch_when_ready", launch_later, "nothing left to compute"),
     ("ddp.launch_when_ready", launch(last_of_bucket, wait=True), "async_op=True"),
     ("ddp.launch_when_ready", launch(last_of_bucket, is_async=False), "async_op=True"),
@@ -307,17 +349,24 @@ WRONG = [
     ("ddp.launch_when_ready", launch(always), "Hook every parameter"),
     ("ddp.launch_when_ready", launch_with_a_hook_of_nothing, "def hook(parameter)"),
     ("ddp.launch_when_ready", launch_from_the_last_in_the_list, "Hook every parameter"),
+    (
+        "ddp.launch_when_ready",
+        launch(last_of_bucket, triple=lambda b, t, w: (t, b, w)),
+        "append((bucket, total, handle))",
+    ),
     ("ddp.launch_when_ready", launch_and_note_the_handle_alone, "append((bucket, total, handle))"),
     ("ddp.train_step", step_of_one_backward, "a backward pass for each micro-batch"),
     ("ddp.train_step", step(active=always), "Only the sum is needed"),
     ("ddp.train_step", step(active=always, finish="each"), "Only the sum is needed"),
     ("ddp.train_step", step(active=never), "needs sync.active"),
     ("ddp.train_step", step(active=lambda n, k: n == 0), "Let the last one communicate"),
-    ("ddp.train_step", step(divide=False), "divide it by their number"),
+    ("ddp.train_step", step(divide_by=1), "divide it by their number"),
     ("ddp.train_step", step(clear="never"), "clear them between steps"),
     ("ddp.train_step", step(clear="each"), "Only the last micro-batch"),
     ("ddp.train_step", step(clear="early"), "before the first backward"),
     ("ddp.train_step", step(finish="never"), "call sync.finish()"),
+    ("ddp.train_step", step(finish="late"), "call sync.finish()"),
+    ("ddp.train_step", step(divide_by=9), "divided by the world size once more"),
     ("ddp.train_step", step(step_each=True), "One optimizer step"),
     ("ddp.train_step", step_with_calls_of_its_own, "Nothing else has to travel"),
 ]

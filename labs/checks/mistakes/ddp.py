@@ -121,6 +121,12 @@ def _gradient_hint(replicas, replica, step: int, name: str) -> str:
             if calls
             else "The rank has the gradient of its own batch: nothing was averaged in this step."
         )
+    if not built.isfinite().all():
+        return "A gradient is inf or nan: what is it divided by?"
+    if by := next((k for k in range(2, 9) if k != n and near(built * k, expected * n)), None):
+        return f"That is the sum over ranks, divided by {by}. There are {n} ranks here: ask dist.get_world_size()."
+    if built.isclose(expected, rtol=0.02, atol=1e-3).all():
+        return "Nearly: digits are lost on the way. Let gradients travel in the type that they have."
     if near(built, alone[replica.rank] / n):
         return "That is the rank's own gradient, divided. What came back from all_reduce is not in it."
     if _is_permuted(replica, step):
