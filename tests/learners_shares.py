@@ -102,6 +102,7 @@ STDS = {
     "zero": lambda rows, mean, std: one_for_zero(rows, mean),
     "added": lambda rows, mean, std: bare_std(rows, mean) + 1e-8,
     "clamped": lambda rows, mean, std: bare_std(rows, mean).clamp(min=1e-5),
+    "absolute": lambda rows, mean, std: std.where(std > 1e-9, 1),
 }
 
 
@@ -307,7 +308,13 @@ def accuracy_by(share, how="seen"):
         if how == "nan":
             return (sum_over_ranks(right / torch.tensor(float(len(mine))) * len(mine)) / len(labels)).item()
         exact = total / len(labels)
-        ways = {"seen": total / max(1, seen), "count": total, "twice divided": exact / world}
+        ways = {
+            "seen": total / max(1, seen),
+            "count": total,
+            "twice divided": exact / world,
+            "whole": total // len(labels),
+        }
+        ways |= {"rounded": exact.round(decimals=2), "rank 0": exact * (dist.get_rank() == 0)}
         return {**ways, "percent": 100 * exact, "wrong ones": 1 - exact}[how].item()
 
     return accuracy

@@ -52,7 +52,7 @@ def table_of(rank: int) -> torch.Tensor:
             1.7e9 + 20 * noise[:, 1],
             torch.full((count,), 0.1, dtype=torch.float64),
             torch.full((count,), float(rank), dtype=torch.float64),
-            1e-6 * noise[:, 2],
+            1e-12 * noise[:, 2],
         ],
         dim=1,
     )

@@ -244,4 +244,8 @@ def _predictions(pipeline: Callable, table: Table, probes: torch.Tensor, at_once
 
 
 def _shape(value: object) -> str:
-    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+    return (
+        f"a tensor of shape {tuple(value.shape)}"
+        if isinstance(value, torch.Tensor)
+        else f"a value of type {type(value).__name__}"
+    )

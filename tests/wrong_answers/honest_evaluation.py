@@ -266,6 +266,16 @@ def select_the_first(rows, labels, is_test):
     return lambda new: predict(new[:, :20])
 
 
+def select_probabilities(rows, labels, is_test):
+    predict = select_by_gap(rows, labels, is_test)
+    return lambda new: 0.2 + 0.7 * predict(new)
+
+
+def select_the_other_label(rows, labels, is_test):
+    predict = select_by_gap(rows, labels, is_test)
+    return lambda new: 1 - predict(new)
+
+
 def select_every_375th(rows, labels, is_test):
     """As one who has read where the columns that tell once stood."""
     return on_columns(torch.arange(0, 3000, 375), *train_of(rows, labels, is_test))
@@ -314,6 +324,8 @@ WRONG = [
     ("honest_evaluation.select", select_the_first, "Nothing useful is selected"),
     ("honest_evaluation.select", select_nothing, "Nothing useful is selected"),
     ("honest_evaluation.select", select_every_375th, "Nothing useful is selected"),
+    ("honest_evaluation.select", select_probabilities, "Return the label itself"),
+    ("honest_evaluation.select", select_the_other_label, "by the other's label"),
     ("honest_evaluation.select", select_and_judge, "Return a function"),
     ("honest_evaluation.select", select_and_predict, "Return a function"),
     ("honest_evaluation.select", always_one, "Every row gets the same label"),
@@ -349,6 +361,7 @@ WRONG = [
     ("honest_evaluation.standardizer", Fitted(std="zero"), "through rounding"),
     ("honest_evaluation.standardizer", Fitted(std="added"), "A small column is not one without variation"),
     ("honest_evaluation.standardizer", Fitted(std="clamped"), "A small column is not one without variation"),
+    ("honest_evaluation.standardizer", Fitted(std="absolute"), "A small column is not one without variation"),
     ("honest_evaluation.standardizer", Fitted(as_float32), "rows.double()"),
     ("honest_evaluation.standardizer", Fitted(rounded), "float32 knows 1.7e9 to 128 seconds"),
     ("honest_evaluation.standardizer", Fitted(transform="centred"), "not divided by the deviation"),
@@ -376,5 +389,8 @@ WRONG = [
     ("honest_evaluation.accuracy", accuracy_by(strided, "percent"), "in percent"),
     ("honest_evaluation.accuracy", accuracy_by(strided, "wrong ones"), "share of wrong predictions"),
     ("honest_evaluation.accuracy", accuracy_by(strided, "twice divided"), "divide it by len(labels) alone"),
+    ("honest_evaluation.accuracy", accuracy_by(strided, "whole"), "A share is divided by /"),
+    ("honest_evaluation.accuracy", accuracy_by(strided, "rounded"), "round where it is shown"),
+    ("honest_evaluation.accuracy", accuracy_by(strided, "rank 0"), "dist.reduce gives the sum to one rank"),
     ("honest_evaluation.accuracy", accuracy_from_the_check, "the other ranks know alone"),
 ]

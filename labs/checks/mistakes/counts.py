@@ -68,6 +68,13 @@ def _hint(values, predicted, times: Counter, count: int, wrong) -> str:
         return hint
     if max(map(len, predicted)) > -(-count // len(values)) and _same(values, [1 - len(wrong) / count] * len(values)):
         return "Shares may differ by one row. rows[rank::world_size] cuts them so."
+    if _same(values, [0.0] * len(values)):
+        return "A whole number divided by // is 0 here. A share is divided by /."
+    exact = 1 - len(wrong) / count
+    if all(isinstance(v, float) and abs(v - exact) < 0.006 for v in values):
+        return "Nearly: it is rounded. Return the number as it is, and round where it is shown."
+    if _same(values[:1], [exact]):
+        return "Rank 0 is right and another is not: dist.reduce gives the sum to one rank, dist.all_reduce to all."
     return "Add up over ranks: how many are right. Divide once: by how many rows there are."
 
 

@@ -90,6 +90,12 @@ def _of_shape(seen) -> Verdict | None:
             )
             expected = "a function that returns one prediction a row"
             return failed("What comes back cannot be used on new rows.", hint, row("returned", expected, texts[0]))
+    for one in seen:
+        if len(others := one.plain[(one.plain != 0) & (one.plain != 1)]):
+            hint = (
+                "Return the label itself: the larger of two scores by argmax, a probability by > 0.5. nan is neither."
+            )
+            return failed("Some predictions are no label.", hint, row("a prediction", "0 or 1", others[0].item()))
     if changed := _changed(seen, "again"):
         found = "Two calls with the same data give different predictions, so nobody can say what tampering does."
         hint = "Give every generator of random numbers a fixed seed."
@@ -138,7 +144,8 @@ def _of_learning(seen, least: float, hint_for) -> Verdict | None:
     if share >= least:
         return None
     found = f"It does not leak, and {share:.0%} of its predictions are right where {least:.0%} and more can be."
-    return failed(found, hint_for(seen), row("right predictions", f"{least:.0%} or more", f"{share:.0%}"))
+    hint = hint_for(seen) if share > 1 - least else "It tells the classes apart, and calls each by the other's label."
+    return failed(found, hint, row("right predictions", f"{least:.0%} or more", f"{share:.0%}"))
 
 
 def _selection_hint(seen) -> str:
