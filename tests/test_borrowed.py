@@ -90,6 +90,14 @@ def test_the_same_words_written_by_somebody_else_are_an_answer(exercise):
     assert not is_borrowed(exercise, written_out(reference(exercise)))
 
 
+def by_a_method_of_that_name(model):
+    model.theirs(model)
+
+
+def test_a_method_is_not_taken_for_a_variable_of_its_name():
+    assert not is_borrowed("ddp.naive", by_a_method_of_that_name)
+
+
 def test_solutions_of_other_exercises_may_be_used():
     assert not is_borrowed("collectives.ring_all_reduce", of_other_exercises)
     assert not is_borrowed("ddp.flat", by_solved)

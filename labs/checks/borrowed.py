@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -55,10 +56,16 @@ def _parts(value: Any, home: str) -> Iterator[Any]:
 
 def _used(function: FunctionType) -> Iterator[Any]:
     """Yield what a function can reach by the names in its code: variables, defaults, what modules of labs hold."""
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    names = {name for code in _codes(function.__code__) for name in code.co_names}  # of variables, attributes, modules
+    variables = {
+        step.argval
+        for code in _codes(function.__code__)
+        for step in dis.get_instructions(code)
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
     held = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
     held += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    held += [function.__globals__[name] for name in names if name in function.__globals__]
+    held += [function.__globals__[name] for name in variables if name in function.__globals__]
     left = [*held, *(sys.modules[name] for name in names if name in sys.modules)]
     seen: list[Any] = []
     while left:
