@@ -61,6 +61,19 @@ def test_a_rank_sends_what_theory_says_of_a_ring_in_as_many_messages():
             assert [message.to for message in fact.messages] == [(fact.rank + 1) % 3] * messages
 
 
+def to_the_last_in_a_group_of_two():
+    group = dist.new_group([1, 2])
+    if dist.get_rank() == 1:
+        dist.send(torch.ones(3), 2, group=group)
+    if dist.get_rank() == 2:
+        dist.recv(torch.ones(3), 1, group=group)
+
+
+def test_a_message_in_a_group_is_one_to_a_rank_and_not_to_its_number_there():
+    messages = [fact.messages for fact in on_ranks(to_the_last_in_a_group_of_two, [()] * 3)]
+    assert [[(message.to, message.size_bytes) for message in own] for own in messages] == [[], [(2, 12)], []]
+
+
 def bytes_of_a_ring():
     tensor = torch.ones(400)
     return measured_bytes(lambda: collectives.ring_all_reduce(tensor))

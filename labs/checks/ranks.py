@@ -16,7 +16,7 @@ LIMIT_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Message:
-    """One send or isend to the rank `to` of the group, with its payload [bytes]."""
+    """One send or isend to the rank `to` among all ranks, whatever its number in a group, with its payload [bytes]."""
 
     to: int
     size_bytes: int
@@ -135,7 +135,8 @@ def _messages() -> Iterator[list[Message]]:
     original = vars(dist.ProcessGroup)["send"]
 
     def noting(group, tensors, to, tag):
-        messages.extend(Message(to, tensor.numel() * tensor.element_size()) for tensor in tensors)
+        rank = dist.get_global_rank(group, to)
+        messages.extend(Message(rank, tensor.numel() * tensor.element_size()) for tensor in tensors)
         return original(group, tensors, to, tag)
 
     dist.ProcessGroup.send = noting
