@@ -15,7 +15,7 @@ from labs.units import GiB, MiB
 
 ROOT = Path(__file__).resolve().parent.parent
 Usage = namedtuple("Usage", "total used free")
-NAMES = "system, Python, cores, memory, free disk, /dev/shm, versions, loopback, two ranks".split(", ")
+NAMES = "system, Python, cores, memory, free disk, temp folder, /dev/shm, versions, loopback, two ranks".split(", ")
 
 
 def test_a_machine_that_runs_this_suite_has_no_line_that_fails():
@@ -61,6 +61,18 @@ def test_memory_is_what_the_container_allows(monkeypatch, tmp_path, limit, state
 def test_free_disk_is_counted(monkeypatch, free_bytes, state):
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda place: Usage(9 * GiB, 0, free_bytes))
     holds(doctor.check_disk(), state, "rm -rf ~/.cache/pip")
+
+
+@pytest.mark.parametrize("free_bytes, state", [(50 * MiB, "warn"), (64 * MiB, "ok"), (4 * MiB, "fail")])
+def test_a_small_temporary_folder_is_named_and_is_no_small_disk(monkeypatch, tmp_path, free_bytes, state):
+    """A container may give 50 MiB of memory to /tmp: enough for a run, and no cleaning of the disk makes it larger."""
+    monkeypatch.setattr(doctor.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(
+        doctor.shutil, "disk_usage", lambda at: Usage(9 * GiB, 0, free_bytes if str(at) == str(tmp_path) else 2 * GiB)
+    )
+    line = doctor.check_temporary_folder()
+    holds(line, state, "export TMPDIR=")
+    assert (str(tmp_path) in line.found) == (state != "ok") and doctor.check_disk().state == "ok"
 
 
 @pytest.mark.parametrize("total_bytes, state", [(64 * MiB, "ok"), (8 * MiB, "warn"), (0, "warn")])
