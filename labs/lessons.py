@@ -232,6 +232,8 @@ def _build_all(lessons: list[Lesson], force: bool) -> list[str]:
             print(f"{lesson.name}: {'built' if paths else 'in step'}", flush=True)
         except LessonError as error:
             problems.append(str(error))
+        except OSError as error:
+            problems.append(f"{lesson.name} cannot be written: {error.strerror or error}: {error.filename}")
     return problems
 
 

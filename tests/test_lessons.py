@@ -1,5 +1,6 @@
 """Building a lesson: answers are blanked, what is in step is left, and so is what a learner works in."""
 
+import re
 import subprocess
 
 import nbformat
@@ -207,3 +208,11 @@ def test_a_cell_that_fails_stops_the_build(made):
 def test_an_unknown_lesson_is_named_with_the_known_ones():
     with pytest.raises(LessonError, match="'99'.*00_start_here"):
         find_lessons(names=["99"])
+
+
+def test_a_folder_that_nobody_may_write_is_said_in_a_sentence(made, monkeypatch, capsys):
+    """As a plain file in the folder's place, since the superuser may write anywhere."""
+    (made.source.parent.parent / "notebooks").write_text("in the way")
+    monkeypatch.setattr(lessons, "find_lessons", lambda names: [made])
+    assert lessons.main(["build"]) == 1
+    assert re.search("^lessons: 00_small cannot be written: .*notebooks", capsys.readouterr().err, re.M)
