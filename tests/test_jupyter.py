@@ -105,6 +105,11 @@ def test_the_server_offers_no_news_and_looks_for_none(server):
     assert ask(server, "lab/api/update", server["token"])["notification"] is None
 
 
+def test_the_list_of_files_leaves_its_width_to_the_names_of_the_lessons(server):
+    settings = ask(server, "lab/api/settings/@jupyterlab/filebrowser-extension:browser", server["token"])
+    assert settings["schema"]["properties"]["showLastModifiedColumn"]["default"] is False
+
+
 def test_no_page_loses_its_kernel_to_a_ping_that_was_never_sent():
     """jupyter_server 2.21 looks for an answer before its first ping: a limit of one interval cuts every page off."""
     settings = json.loads((ROOT / ".jupyter/jupyter_lab_config.json").read_text())["ServerApp"]["tornado_settings"]
