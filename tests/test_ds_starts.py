@@ -64,6 +64,7 @@ STOP = {
 
 def train_with_each(configs):
     """Train two steps with each config; return what stopped it, None where nothing did."""
+    torch.compiler.set_stance("force_eager")  # Muon compiles itself: that wants a C++ compiler, and ten seconds or more
     return {name: _stopped(config) for name, config in configs.items()}
 
 
