@@ -31,7 +31,8 @@ def both(lesson):
 
 @every_lesson
 def test_both_notebooks_are_in_step_with_their_source(lesson):
-    assert lessons.check([lesson]) == [], "run: make notebooks"
+    problems = lessons.check([lesson])
+    assert problems == [], "\n".join(problems)
 
 
 def test_every_notebook_has_a_source():
