@@ -14,14 +14,14 @@ SUM, MEAN = "start_here.global_sum", "start_here.global_mean"
 @pytest.fixture
 def handed_in(tmp_path, monkeypatch):
     """What five learners send: an export, the file itself, half a file, another version's, and none."""
-    own = tmp_path / "ben" / ".progress.json"
+    own = tmp_path / "seat_2" / ".progress.json"
     monkeypatch.setenv(VARIABLE, str(own))
     progress_file().record(SUM, "passed")
     progress_file().record(MEAN, "failed")
-    (tmp_path / "anna.json").write_text(board().to_json())
+    (tmp_path / "seat_1.json").write_text(board().to_json())
     (tmp_path / "half.json").write_text(own.read_text()[:200])
     (tmp_path / "other.json").write_text('{"version": 99, "exercises": {}}')
-    return [tmp_path / "anna.json", own, tmp_path / "half.json", tmp_path / "other.json", tmp_path / "nobody.json"]
+    return [tmp_path / "seat_1.json", own, tmp_path / "half.json", tmp_path / "other.json", tmp_path / "nobody.json"]
 
 
 def contents(folder):
@@ -31,10 +31,10 @@ def contents(folder):
 def test_a_group_stands_on_one_page_a_row_each_and_every_bad_file_is_said(handed_in, capsys):
     assert main([str(path) for path in handed_in]) == 0
     lines = capsys.readouterr().out.splitlines()
-    head, total, anna, ben, half, other, nobody = (line.split() for line in lines[:7])
+    head, total, seat_1, seat_2, half, other, nobody = (line.split() for line in lines[:7])
     assert head[-3:] == ["08", "09", "all"] and total[-1] == str(len(all_exercises()))
-    assert (anna[0], anna[1], anna[-1]) == ("anna", "1", "1")
-    assert ben == ["ben", *anna[1:]], "the file itself counts as its export does, under the name of its folder"
+    assert (seat_1[0], seat_1[1], seat_1[-1]) == ("seat_1", "1", "1")
+    assert seat_2 == ["seat_2", *seat_1[1:]], "the file itself counts as its export does, under the name of its folder"
     assert {text for row in (half, other, nobody) for text in row[1:]} == {"?"}, "unknown is not nothing passed"
     assert lines[7] == f"tried, not passed yet: {MEAN} (2)"
     assert "half.json is damaged" in lines[8]
@@ -54,9 +54,10 @@ def test_reading_a_group_changes_no_file_so_that_it_can_be_read_again(handed_in,
 
 def test_a_group_is_exported_for_other_programs(handed_in, capsys):
     main(["--json", *(str(path) for path in handed_in)])
-    anna, ben, half, *_ = json.loads(capsys.readouterr().out)["learners"]
-    assert (anna["learner"], anna["passed"], anna["total"], anna["note"]) == ("anna", 1, len(all_exercises()), "")
-    assert anna["exercises"][MEAN] == ben["exercises"][MEAN] == "failed"
+    seat_1, seat_2, half, *_ = json.loads(capsys.readouterr().out)["learners"]
+    shown = [seat_1[part] for part in ("learner", "passed", "total", "note")]
+    assert shown == ["seat_1", 1, len(all_exercises()), ""]
+    assert seat_1["exercises"][MEAN] == seat_2["exercises"][MEAN] == "failed"
     assert half["exercises"] == {} and "damaged" in half["note"]
 
 
