@@ -22,20 +22,25 @@ _LABS = str(Path(__file__).parent)
 
 
 def offer(server: forkserver.Server) -> dict[str, str]:
-    """Return the environment that lends this server to processes started with it."""
-    words = [server._forkserver_pid, server._forkserver_address, str(server.folder), _LABS, sys.prefix]
+    """Return the environment that lends this server to processes started with it.
+
+    From Python 3.14 on a server forks only for those who know its key; others may read neither this process's
+    environment nor that of those who borrow.
+    """
+    key = getattr(server, "_forkserver_authkey", None) or b""
+    words = [server._forkserver_pid, server._forkserver_address, key.hex(), str(server.folder), _LABS, sys.prefix]
     return {LENT_VARIABLE: json.dumps(words)}
 
 
 def borrowed() -> BorrowedServer | None:
     """Return the server that the environment offers; None without an offer that holds."""
     try:
-        pid, address, folder, labs, prefix = json.loads(os.environ.get(LENT_VARIABLE, ""))
+        pid, address, key, folder, labs, prefix = json.loads(os.environ.get(LENT_VARIABLE, ""))
     except ValueError:
         return None
     if (labs, prefix) != (_LABS, sys.prefix):
         return None
-    server = BorrowedServer(pid, address, Path(folder))
+    server = BorrowedServer(pid, address, bytes.fromhex(key), Path(folder))
     if server.is_alive() and not server.edited_files():
         return server
     server.close()
@@ -47,10 +52,10 @@ class BorrowedServer(forkserver.Server):
 
     is_lent = True
 
-    def __init__(self, pid: int, address: str, home: Path):
+    def __init__(self, pid: int, address: str, key: bytes, home: Path):
         super().__init__()
         self._home = home
-        self._forkserver_pid, self._forkserver_address = pid, address
+        self._forkserver_pid, self._forkserver_address, self._forkserver_authkey = pid, address, key
         # Every fork is sent a pipe that keeps its server alive, and closes it. This one keeps nothing alive.
         self._forkserver_alive_fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 

@@ -79,12 +79,20 @@ def changed(offer: dict[str, str], place: int, value) -> str:
 
 @pytest.mark.parametrize(
     ("place", "value"),
-    [(0, 2**22 + 1), (2, "/nowhere"), (3, "/another/checkout/labs"), (4, "/another/python")],
+    [(0, 2**22 + 1), (3, "/nowhere"), (4, "/another/checkout/labs"), (5, "/another/python")],
     ids=["it has ended", "its folder is gone", "another labs", "another Python"],
 )
 def test_an_offer_that_does_not_hold_is_passed_over(lender, monkeypatch, place, value):
     monkeypatch.setenv(lending.LENT_VARIABLE, changed(lending.offer(lender), place, value))
     assert lending.borrowed() is None
+
+
+def test_a_key_without_which_the_server_would_not_fork_is_handed_on(lender, monkeypatch):
+    monkeypatch.setattr(lender, "_forkserver_authkey", b"\x00a key of Python 3.14", raising=False)
+    monkeypatch.setenv(*lending.offer(lender).popitem())
+    taken = lending.borrowed()
+    assert taken._forkserver_authkey == b"\x00a key of Python 3.14"
+    taken.close()
 
 
 def test_an_offer_made_before_labs_was_edited_is_passed_over(lender, monkeypatch):
