@@ -1,13 +1,15 @@
 """Seeing that no rank can ever go on, long before the deadline (Linux).
 
-A clock cannot tell a deadlock from slow work. Processes can: where every thread of every rank sleeps, the main threads
-inside a call that only another rank ends, and neither a thread nor a byte moves from one look to the next, there is
-nobody left to wake anybody. On a busy machine a thread that is due to run does not sleep, so load changes nothing.
+A clock cannot tell a deadlock from slow work. Processes can: where every thread of every rank sleeps without a limit,
+the main threads inside a call that only another rank ends, and neither a thread nor a byte moves from one look to the
+next, there is nobody left to wake anybody. On a busy machine a thread that is due to run does not sleep, so load
+changes nothing.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 import sys
 import threading
 import time
@@ -18,14 +20,21 @@ from labs.channel import LOOK
 
 LOOK_SECONDS = 0.25
 NUM_LOOKS = 3
-_DISTRIBUTED = os.sep + os.path.join("torch", "distributed") + os.sep
+LONG_SECONDS = 900.0  # gloo itself waits for twice as long; who sets a limit of their own sets a shorter one
+# What waits for other ranks: torch.distributed, DDP, and hooks that C++ calls in a backward pass.
+_DISTRIBUTED = tuple(os.path.join(os.sep, "torch", *rest) for rest in (("distributed", ""), ("nn", "parallel", "")))
+_BACKWARD = os.path.join(os.sep, "torch", "autograd", "graph.py")
+
+# How Linux shows a thread that waits for another thread to wake it: the call futex(address, kind, value, limit).
+_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}.get(os.uname().machine if hasattr(os, "uname") else "")
+_KIND, _FOR_SECONDS, _UNTIL, _BY_CALENDAR = 127, 0, 9, 256
 
 
 @dataclass(frozen=True)
 class Look:
     """What a rank sees of itself: who could still move, and what would have changed if somebody had."""
 
-    sleeps: bool  # every thread but the one that looks, and no GPU that could work meanwhile
+    sleeps: bool  # every thread but the one that looks, none by the clock, and no GPU that could work meanwhile
     waits_for_ranks: bool  # the main thread, in a call that another rank ends
     num_bytes: int  # through its sockets until now
 
@@ -44,18 +53,37 @@ def look() -> Look:
 def _others_sleep() -> bool:
     tasks = [task for task in Path("/proc/self/task").iterdir() if int(task.name) != threading.get_native_id()]
     has_children = any((task / "children").read_text() for task in tasks if (task / "children").exists())
-    return not has_children and all(_state(task) == "S" for task in tasks)
+    runs_python = len(sys._current_frames()) > 2  # in another thread than the main one and this one: it may do anything
+    return not has_children and not runs_python and all(_state(task) == "S" and not _wakes(task) for task in tasks)
 
 
 def _main_waits_for_ranks() -> bool:
-    """Whether the innermost line is one of torch.distributed or calls `wait`, and no other thread runs Python."""
-    frames = sys._current_frames()
-    frame = frames.pop(threading.main_thread().ident, None)
-    frames.pop(threading.get_ident(), None)
-    if frame is None or frames:
+    """Whether the main thread waits for another thread, in torch.distributed, in a backward pass or in a `wait`."""
+    frame = sys._current_frames().get(threading.main_thread().ident)
+    if frame is None or _futex(Path(f"/proc/self/task/{os.getpid()}")) is None:  # it reads, polls or sleeps
         return False
     code = frame.f_code
-    return _DISTRIBUTED in code.co_filename or "wait" in (*code.co_names, *code.co_freevars)
+    is_call_of_torch = code.co_filename.endswith(_BACKWARD) or any(part in code.co_filename for part in _DISTRIBUTED)
+    return is_call_of_torch or "wait" in (*code.co_names, *code.co_freevars)
+
+
+def _futex(task: Path) -> tuple[int, int] | None:
+    """The kind of a thread's futex call and the address of its limit; None while it is in no such call."""
+    number, *words = (task / "syscall").read_text().split() if (task / "syscall").exists() else ("",)
+    return (int(words[1], 16), int(words[3], 16)) if number == str(_FUTEX) else None
+
+
+def _wakes(task: Path) -> bool:
+    """Whether a thread that waits for another one will soon wake by itself."""
+    kind, limit = _futex(task) or (0, 0)
+    if not limit:
+        return False
+    with open("/proc/self/mem", "rb", buffering=0) as memory:  # an address that is no more is an error there, no crash
+        memory.seek(limit)
+        seconds, _ = struct.unpack("qq", memory.read(16))
+    clock = time.time if kind & _BY_CALENDAR else time.monotonic
+    left = {_FOR_SECONDS: seconds, _UNTIL: seconds - clock()}.get(kind & _KIND, 0.0)
+    return left < LONG_SECONDS
 
 
 class Watch:

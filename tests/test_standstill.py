@@ -1,8 +1,13 @@
 """A deadlock is told at once, and whatever can still go on is left alone."""
 
+import multiprocessing
+import os
+import signal
+import subprocess
 import sys
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -36,6 +41,13 @@ def requests():
     dist.irecv(torch.empty(1), 1 - dist.get_rank()).wait()
 
 
+def uneven_steps_of_ddp():
+    """The call that hangs is made by DDP's C++, in a backward pass."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(4))
+    for _ in range(3 - dist.get_rank()):
+        model(torch.ones(2, 4)).sum().backward()
+
+
 def once_more_after_work():
     dist.all_reduce(torch.ones(1000))
     if dist.get_rank() == 0:
@@ -49,6 +61,7 @@ def once_more_after_work():
         (one_alone, "rank 1 waits for what no rank will send: no rank can go on."),
         (different_collectives, "ranks 0, 1 wait for one another: no rank can go on."),
         (requests, "ranks 0, 1 wait for one another: no rank can go on."),
+        (uneven_steps_of_ddp, "rank 0 waits for what no rank will send: no rank can go on."),
         (once_more_after_work, "rank 0 waits for what no rank will send: no rank can go on."),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -79,8 +92,6 @@ def late_thread():
 
 def late_child():
     """A process that a rank has started may do anything."""
-    import subprocess
-
     child = subprocess.Popen(["sleep", "2"])
     if dist.get_rank() == 1:
         child.wait()
@@ -93,9 +104,85 @@ def large_tensors():
         dist.all_reduce(tensor)
 
 
-@pytest.mark.parametrize("function", [late_rank, late_thread, late_child, large_tensors], ids=lambda f: f.__name__)
+def late_thread_of_a_finished_rank():
+    if dist.get_rank() == 1:
+        threading.Timer(2, dist.send, (torch.ones(1), 0)).start()
+    else:
+        dist.recv(torch.empty(1), 1)
+
+
+def late_grandchild():
+    """A process whose parent has gone is nobody's child, and writes into the pipe all the same."""
+    if dist.get_rank() == 1:
+        out, into = os.pipe()
+        subprocess.run(["sh", "-c", "(sleep 2; echo) &"], stdout=into, check=True)
+        os.read(out, 1)
+    dist.barrier(async_op=True).wait()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [late_rank, late_thread, late_thread_of_a_finished_rank, late_child, late_grandchild, large_tensors],
+    ids=lambda f: f.__name__,
+)
 def test_ranks_that_can_go_on_do(function):
     assert labs.launch(function, timeout_seconds=LONG_SECONDS) == [None, None]
+
+
+def sleep():
+    if dist.get_rank() == 1:
+        time.sleep(2)
+    dist.barrier(async_op=True).wait()
+
+
+def lock():
+    if dist.get_rank() == 1:
+        held = threading.Lock()
+        held.acquire()
+        held.acquire(timeout=2)
+    dist.barrier(async_op=True).wait()
+
+
+def semaphore():
+    if dist.get_rank() == 1:
+        multiprocessing.get_context("fork").Semaphore(0).acquire(timeout=2)
+    dist.barrier(async_op=True).wait()
+
+
+def alarm():
+    if dist.get_rank() == 1:
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        signal.alarm(2)
+        signal.pause()
+    dist.barrier(async_op=True).wait()
+
+
+@pytest.mark.parametrize("function", [sleep, lock, semaphore, alarm], ids=lambda f: f.__name__)
+def test_a_rank_that_wakes_by_the_clock_goes_on_whatever_else_its_function_waits_for(function):
+    assert labs.launch(function, timeout_seconds=LONG_SECONDS) == [None, None]
+
+
+def monitored_barrier(group):
+    dist.monitored_barrier(timeout=timedelta(seconds=2))
+
+
+def collective(group):
+    dist.all_reduce(torch.ones(1), group=group)
+
+
+def request(group):
+    dist.irecv(torch.empty(1), 1).wait(timedelta(seconds=2))
+
+
+@pytest.mark.parametrize("call", [monitored_barrier, collective, request], ids=lambda f: f.__name__)
+def test_a_call_whose_own_limit_ends_it_is_left_to_raise(call):
+    def work():
+        group = dist.new_group(timeout=timedelta(seconds=2))
+        if dist.get_rank() == 0:
+            with pytest.raises(RuntimeError):
+                call(group)
+
+    assert labs.launch(work, timeout_seconds=LONG_SECONDS) == [None, None]
 
 
 def test_a_rank_that_waits_for_something_else_is_left_to_the_deadline():
