@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labs.checks.exercise import all_exercises
@@ -69,7 +69,16 @@ def read_roster(paths: Iterable[Path], titles: dict[str, str]) -> Roster:
         title.partition(" ")[0]: tuple(name for name in names if name.partition(".")[0] == lesson)
         for lesson, title in titles.items()
     }
-    return Roster(lessons, tuple(read_learner(path) for path in paths))
+    return Roster(lessons, _told_apart([(path, read_learner(path)) for path in paths]))
+
+
+def _told_apart(read: list[tuple[Path, Learner]]) -> tuple[Learner, ...]:
+    """Put the folder before a name that several files have, as where each learner has a folder."""
+    count = Counter(one.name for _, one in read)
+    return tuple(
+        replace(one, name=f"{path.resolve().parent.name}/{one.name}") if count[one.name] > 1 else one
+        for path, one in read
+    )
 
 
 def read_learner(path: Path) -> Learner:

@@ -42,6 +42,17 @@ def test_a_group_stands_on_one_page_a_row_each_and_every_bad_file_is_said(handed
     assert "nobody.json cannot be read: No such file" in lines[10]
 
 
+def test_files_of_one_name_in_a_folder_each_are_told_apart(handed_in, tmp_path, capsys):
+    paths = []
+    for seat in ("seat_3", "seat_4"):
+        paths.append(tmp_path / seat / "progress.json")
+        paths[-1].parent.mkdir()
+        paths[-1].write_text(handed_in[0].read_text())
+    main([str(path) for path in [*paths, handed_in[0]]])
+    rows = capsys.readouterr().out.splitlines()[2:5]
+    assert [row.split()[0] for row in rows] == ["seat_3/progress", "seat_4/progress", "seat_1"]
+
+
 def test_reading_a_group_changes_no_file_so_that_it_can_be_read_again(handed_in, capsys):
     folder = handed_in[0].parent
     before = contents(folder)
