@@ -25,7 +25,8 @@ class BestSoFar:
     def __init__(self, config: ModelTrainingConfig, engine: Engine, observer: Observer):
         self._config, self._engine, self._observer = config, engine, observer
         self._loss, self._num_worse = inf, 0
-        self._folder = config.best_checkpoint and os.path.abspath(config.best_checkpoint)
+        # A link stays a link, and what is written beside its target can be put there by a move.
+        self._folder = config.best_checkpoint and os.path.realpath(config.best_checkpoint)
         if self._folder and (problem := problem_of_folder(self._folder)):  # launch has looked, torchrun has not
             raise ConfigError(f"best_checkpoint {config.best_checkpoint} {problem}")
 

@@ -16,9 +16,9 @@ def write_whole(path: str | os.PathLike, text: str) -> None:
     """Write a new file beside the old one and put it in its place: a reader sees one or the other, never half.
 
     What is no plain file (a pipe, /dev/stdout), or lies where no second file may stand, is written directly.
-    Raises OSError; the old file is then as it was.
+    Raises OSError that names this file, not the one beside it; the old file is then as it was.
     """
-    is_old, is_plain = os.path.exists(path), os.path.isfile(path)
+    given, is_old, is_plain = path, os.path.exists(path), os.path.isfile(path)
     if is_old and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     if is_plain or not is_old:
@@ -33,6 +33,8 @@ def write_whole(path: str | os.PathLike, text: str) -> None:
         if is_old:
             shutil.copymode(path, fresh)
         os.replace(fresh, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(given)) from None
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
@@ -49,7 +51,7 @@ def problem_of_folder(folder: str | os.PathLike) -> str | None:
 
 
 def put_in_place(fresh: str | os.PathLike, folder: str | os.PathLike) -> None:
-    """Let a finished folder take the place of an older one beside it. Raises OSError.
+    """Let a finished folder take the place of an older one beside it, which is no link. Raises OSError.
 
     The old one is moved aside first and removed last: a crash in between leaves both, one as `<folder>.before`.
     """

@@ -140,6 +140,16 @@ def test_weights_that_cannot_be_written_whole_leave_the_best_ones_before_them(tm
     assert (folder / "first").read_text() == (folder / "second").read_text() == "1"
 
 
+def test_a_link_to_a_folder_of_another_disk_stays_a_link(tmp_path):
+    disk, link = tmp_path / "disk" / "best", tmp_path / "best"
+    disk.mkdir(parents=True)
+    link.symlink_to(disk)
+    config = ModelTrainingConfig(strategy="single", best_checkpoint=str(link))
+    for _ in range(2):
+        launch(saved_one_and_a_half_times, config, world_size=1)
+        assert link.is_symlink() and (disk / "second").read_text() == "1"
+
+
 def test_a_second_run_replaces_the_weights_of_the_first_and_no_folder_of_somebody_else(tmp_path):
     folder = tmp_path / "best"
     config = ModelTrainingConfig(strategy="single", data="wine", steps=4, best_checkpoint=str(folder))

@@ -55,6 +55,13 @@ def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path, monk
     assert (tmp_path / "file").read_text() == "old" and os.listdir(tmp_path) == ["file"]
 
 
+def test_an_error_names_the_file_that_was_given_and_not_the_one_beside_it(tmp_path):
+    for path in (tmp_path / "no" / "such", tmp_path / ("a" * 256)):
+        with pytest.raises(OSError) as caught:
+            write_whole(path, "words")
+        assert caught.value.filename == str(path)
+
+
 def make(folder, **files):
     folder.mkdir()
     for name, text in files.items():
