@@ -36,7 +36,7 @@ def borrowed() -> BorrowedServer | None:
     """Return the server that the environment offers; None without an offer that holds."""
     try:
         pid, address, key, folder, labs, prefix = json.loads(os.environ.get(LENT_VARIABLE, ""))
-    except ValueError:
+    except (ValueError, TypeError):  # no JSON, or other JSON
         return None
     if (labs, prefix) != (_LABS, sys.prefix):
         return None

@@ -25,6 +25,7 @@ from nbformat import NotebookNode
 
 from labs.checks import STUB_TEXT
 from labs.in_step import difference, holds_work, with_kept_outputs
+from labs.whole import write_whole
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
@@ -201,7 +202,7 @@ def build(lesson: Lesson, force: bool = False) -> list[Path]:
         elif not force and holds_work(path, expected):
             raise LessonError(f"notebooks/{path.name} {WORK}")
         path.parent.mkdir(exist_ok=True)
-        path.write_text(nbformat.writes(expected) + "\n", encoding="utf-8")
+        write_whole(path, nbformat.writes(expected) + "\n")
         written.append(path)
     return written
 

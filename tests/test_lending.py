@@ -125,3 +125,9 @@ print(labs.launch(len, "x"), servers.current().is_lent)
     finally:
         lender.close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", ["", "{", "1", "null", "[]", '{"pid": 1}'])
+def test_words_that_are_no_offer_are_passed_over(monkeypatch, words):
+    monkeypatch.setenv(lending.LENT_VARIABLE, words)
+    assert lending.borrowed() is None

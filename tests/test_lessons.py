@@ -100,6 +100,8 @@ def work(kind: str, notebook) -> None:
     cell = notebook.cells[1]
     if kind == "answered, outputs cleared":
         cell.source = cell.source.replace(STUB, "return 2 * x")
+    elif kind == "answered below the stub as a comment":
+        cell.source = cell.source.replace(STUB, f"# {STUB}\n    return 2 * x")
     elif kind == "run":
         cell.execution_count, cell.outputs = 1, [nbformat.v4.new_output("stream", text="mine")]
     elif kind == "run, prints nothing":
@@ -110,7 +112,13 @@ def work(kind: str, notebook) -> None:
         notebook.metadata["language_info"]["version"] = "3.12.1"
 
 
-WORK = ("answered, outputs cleared", "run", "run, prints nothing", "a cell added")
+WORK = (
+    "answered, outputs cleared",
+    "answered below the stub as a comment",
+    "run",
+    "run, prints nothing",
+    "a cell added",
+)
 
 
 def worked_in(made, kind: str) -> bytes:
