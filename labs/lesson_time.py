@@ -72,7 +72,7 @@ def count(lesson: Lesson) -> LessonTime:
         sum(bool(line.strip()) for line in code.splitlines()),
         len(code_cells),
         prose.count("**Predict"),
-        len(re.findall(r"^check\(", code, re.M)),
+        len(re.findall(r"\bcheck\(\"", code)),
         *(int(stated[part] or 0) for part in ("all", "reading", "lab", "exercises")),
     )
 

@@ -20,6 +20,7 @@ from labs.channel import LOOK
 
 LOOK_SECONDS = 0.25
 NUM_LOOKS = 3
+NUM_GLANCES, GLANCE_SECONDS = 8, 0.003  # within a look: gloo's threads wake many times a second, only to look around
 LONG_SECONDS = 900.0  # gloo itself waits for twice as long; who sets a limit of their own sets a shorter one
 # What waits for other ranks: torch.distributed, DDP, and hooks that C++ calls in a backward pass.
 _DISTRIBUTED = tuple(os.path.join(os.sep, "torch", *rest) for rest in (("distributed", ""), ("nn", "parallel", "")))
@@ -46,8 +47,17 @@ def look() -> Look:
     from labs.wire import tcp_sockets
 
     num_bytes = sum(count.sent_bytes + count.received_bytes for count in tcp_sockets().values())
-    sleeps = _others_sleep() and not torch.cuda.is_initialized()  # a GPU works while all threads sleep
+    sleeps = _others_sleep_at_once() and not torch.cuda.is_initialized()  # a GPU works while all threads sleep
     return Look(sleeps, _main_waits_for_ranks(), num_bytes)
+
+
+def _others_sleep_at_once() -> bool:
+    """Whether there is a moment in which nobody is awake; who waits for a core is awake at every glance."""
+    for _ in range(NUM_GLANCES):
+        if _others_sleep():
+            return True
+        time.sleep(GLANCE_SECONDS)
+    return False
 
 
 def _others_sleep() -> bool:
@@ -80,7 +90,10 @@ def _wakes(task: Path) -> bool:
         return False
     with open("/proc/self/mem", "rb", buffering=0) as memory:  # an address that is no more is an error there, no crash
         memory.seek(limit)
-        seconds, _ = struct.unpack("qq", memory.read(16))
+        words = memory.read(16)
+    if len(words) < 16:  # it woke meanwhile
+        return True
+    seconds, _ = struct.unpack("qq", words)
     clock = time.time if kind & _BY_CALENDAR else time.monotonic
     left = {_FOR_SECONDS: seconds, _UNTIL: seconds - clock()}.get(kind & _KIND, 0.0)
     return left < LONG_SECONDS

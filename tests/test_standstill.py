@@ -4,18 +4,20 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import labs
+from labs import standstill
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not show what threads do")
+shows_threads = Path("/proc/self/syscall").exists()
+pytestmark = pytest.mark.skipif(not shows_threads, reason="this system does not show what threads wait for")
 LONG_SECONDS = 150.0  # far beyond what any of these takes: whoever waits for the deadline fails by the test's own limit
 
 
@@ -205,3 +207,11 @@ def test_a_rank_whose_gpu_may_work_while_its_threads_sleep_is_left_to_the_deadli
     with pytest.raises(labs.RankTimeout, match="after 3 s ranks 0, 1 had not finished") as caught:
         labs.launch(work, timeout_seconds=3)
     assert not isinstance(caught.value, labs.RankDeadlock)
+
+
+@pytest.mark.parametrize(("glances", "sleeps"), [((False, True), True), ((False,) * 50, False)])
+def test_a_look_finds_the_moment_in_which_nobody_is_awake(monkeypatch, glances, sleeps):
+    """gloo's threads wake many times a second only to look around; one that waits for a core is awake all the time."""
+    left = iter(glances)
+    monkeypatch.setattr(standstill, "_others_sleep", lambda: next(left))
+    assert standstill.look().sleeps is sleeps
